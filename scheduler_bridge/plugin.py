@@ -1,0 +1,119 @@
+"""The contract between the scheduler and everything else.
+
+Entry-point group `hubernate.schedulers`; `http` (our client over HTTP) is the default, `in-process`
+serves tests. One contract suite runs on every implementation. All methods raise the exceptions of
+`scheduler_bridge.errors` and nothing else; `Unavailable` means that nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.workload import (
+    Event,
+    Explanation,
+    FleetView,
+    Grant,
+    Idleness,
+    Instruction,
+    Pause,
+    Report,
+    SnapshotRef,
+    Workload,
+    WorkloadSpec,
+)
+
+
+class SchedulerPlugin(Protocol):
+    """A scheduler as sessions, jobs, the reclaimer and people see it."""
+
+    async def submit(self, spec: WorkloadSpec, *, key: str) -> Workload:
+        """Put a workload into the queue. Idempotent: a live workload of the same key is returned
+        as it is. Raises `Refused` at once for what can never fit, naming limit and remedy."""
+        ...
+
+    async def get(self, workload_id: str) -> Workload:
+        """The workload now. Raises `NotFound`."""
+        ...
+
+    async def find(self, key: str) -> Workload | None:
+        """The live (not terminal) workload with this key, if there is one."""
+        ...
+
+    async def list(
+        self, *, kind: Kind | None = None, user: str | None = None, live: bool = True
+    ) -> tuple[Workload, ...]:
+        """Workloads by submission order; `live=False` adds terminal ones."""
+        ...
+
+    async def wait(self, workload_id: str, *, version: int, timeout: float) -> Workload:
+        """The workload as soon as its version exceeds `version`, or after `timeout` seconds."""
+        ...
+
+    async def desire(
+        self, workload_id: str, desired: Desired, *, actor: str, reason: str
+    ) -> Workload:
+        """Say what should become of it. RUNNING on a suspended session queues it for resume, and
+        on a running one withdraws a suspend that has not begun; SUSPENDED on a queued resume puts
+        it back; STOPPED cancels a job, ends a session, and discards a suspended one."""
+        ...
+
+    async def take(self, workload_id: str) -> Grant:
+        """Take up the lease of a placed workload (phase starting or resuming). Renews the
+        credential: an earlier holder of the same lease is fenced off. Raises `Conflict` when it
+        holds no lease."""
+        ...
+
+    async def heartbeat(
+        self, lease_id: str, credential: str, report: Report, *, wait: float = 0.0
+    ) -> Instruction:
+        """Renew the lease and learn what is desired. With `wait`, answers as soon as the desired
+        state differs from the reported phase, or after that many seconds."""
+        ...
+
+    async def move(
+        self,
+        lease_id: str,
+        credential: str,
+        target: Phase,
+        *,
+        cause: str,
+        evidence: dict[str, object] | None = None,
+        snapshot: SnapshotRef | None = None,
+        exit_code: int | None = None,
+    ) -> Workload:
+        """Report a phase change. Idempotent for the phase it is already in. SUSPENDED needs
+        `snapshot` unless it undoes a resume. A move to a phase outside `HOLDS_LEASE` releases the
+        lease: report it only after the sandbox was proven empty. Raises `Conflict` for an illegal
+        move or a stale epoch."""
+        ...
+
+    async def set_idleness(self, workload_id: str, idleness: Idleness) -> None:
+        """Record the reclaimer's view of a session. Writes only when it changed."""
+        ...
+
+    def events(self, *, after: int = 0) -> AsyncIterator[Event]:
+        """All events with an id above `after`, then new ones as they come, without end."""
+        ...
+
+    async def history(self, workload_id: str) -> tuple[Event, ...]:
+        """The events of one workload, oldest first."""
+        ...
+
+    async def fleet(self) -> FleetView:
+        """Nodes, GPUs and who holds them."""
+        ...
+
+    async def why(self, workload_id: str) -> Explanation:
+        """Why it waits, runs, or ended."""
+        ...
+
+    async def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:
+        """Stop reclaiming, preempting, or all. `seconds` 0 ends the pause. Audited."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections. May be called twice."""
+        ...

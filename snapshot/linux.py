@@ -1,0 +1,105 @@
+"""The few Linux calls that Python's standard library does not offer, through ctypes.
+
+Every function raises `OSError` with the errno of the failed call. Nothing here knows what a
+sandbox is; imports stay minimal because the launcher runs in a freshly started interpreter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Final
+
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWPID: Final = 0x20000000
+CLONE_NEWNET: Final = 0x40000000
+
+MS_RDONLY: Final = 0x1
+MS_NOSUID: Final = 0x2
+MS_NODEV: Final = 0x4
+MS_NOEXEC: Final = 0x8
+MS_REMOUNT: Final = 0x20
+MS_BIND: Final = 0x1000
+MS_REC: Final = 0x4000
+MS_PRIVATE: Final = 0x40000
+MNT_DETACH: Final = 0x2
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_SECCOMP: Final = 22
+PR_CAPBSET_DROP: Final = 24
+PR_SET_CHILD_SUBREAPER: Final = 36
+PR_SET_NO_NEW_PRIVS: Final = 38
+SECCOMP_MODE_FILTER: Final = 2
+SYS_PIVOT_ROOT: Final = 155
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"{what}: {os.strerror(errno)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by `flags` (CLONE_NEW*)."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
+    """mount(2). `kind` is the filesystem type, or None for binds and propagation changes."""
+    result = _libc.mount(
+        source.encode(),
+        target.encode(),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        data.encode() if data else None,
+    )
+    _check(result, f"mount {source} on {target}")
+
+
+def bind(source: str, target: str, *, read_only: bool = False, nosuid: bool = True) -> None:
+    """Bind `source` onto `target` without the mounts below it."""
+    mount(source, target, None, MS_BIND)
+    flags = (MS_RDONLY if read_only else 0) | (MS_NOSUID if nosuid else 0)
+    if flags:
+        mount("none", target, None, MS_BIND | MS_REMOUNT | flags)
+
+
+def pivot_root(new_root: str) -> None:
+    """Make `new_root` (a mount point) the root and detach the old one."""
+    os.chdir(new_root)
+    _check(_libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
+    _check(_libc.umount2(b".", MNT_DETACH), "umount old root")
+    os.chdir("/")
+
+
+def prctl(option: int, *arguments: int) -> None:
+    """prctl(2) with integer arguments."""
+    padded = [ctypes.c_ulong(a) for a in (*arguments, 0, 0, 0, 0)[:4]]
+    _check(_libc.prctl(option, *padded), f"prctl {option}")
+
+
+def install_seccomp(program: bytes) -> None:
+    """Install a classic BPF `program` (8 bytes an instruction) for this process and its children.
+
+    Needs `no_new_privs` or CAP_SYS_ADMIN. The program is copied by the kernel.
+    """
+
+    class Fprog(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = Fprog(len(program) // 8, ctypes.addressof(buffer))
+    _check(
+        _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0),
+        "install seccomp filter",
+    )
+
+
+def become_subreaper() -> None:
+    """Adopt orphaned descendants, so that their exit status can be waited for."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -1,0 +1,114 @@
+"""Values of the snapshot engine (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The account a sandbox runs as: the same ids inside and outside."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A host path made visible inside. Non-recursive; both may be files or both folders."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """`host_port` on the host's loopback reaches `inner_port`; only `reachable_ports` of the host's
+    loopback are reachable from inside. `host_port` 0: nothing leads in (jobs)."""
+
+    host_port: int = 0
+    inner_port: int = 8888
+    reachable_ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """Everything needed to build a sandbox, on any machine.
+
+    `directory` is the sandbox's own folder on the host (skeleton root, /tmp, logs, records).
+    `inner_root` is the unprivileged host id that the namespace's root maps to, distinct per sandbox.
+    `devices` are host paths (character devices, or files for virtual GPUs) to show under /dev with
+    their own base names; everything else under /dev is the minimal set.
+    """
+
+    directory: Path
+    identity: Identity
+    inner_root: int
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str
+    binds: tuple[Bind, ...] = ()
+    devices: tuple[str, ...] = ()
+    network: NetworkSpec = NetworkSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A host process that cannot be confused with a later one of the same PID.
+
+    `started` is field 22 of /proc/PID/stat (clock ticks since boot)."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One thing that keeps a tree from being frozen, in words a researcher understands."""
+
+    pid: int
+    command: str
+    what: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotKey:
+    """Where a snapshot belongs. Higher (epoch, sequence) is newer."""
+
+    owner: str
+    session: str
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A committed snapshot: its manifest's key in the store, and sizes in bytes.
+
+    `memory_bytes` is what was present in memory, `stored_bytes` what this snapshot added to the
+    store after zero pages, deduplication and compression."""
+
+    manifest: str
+    key: SnapshotKey
+    memory_bytes: int
+    stored_bytes: int
+    created_at: float
+    constraints: dict[str, str] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Thawed:
+    """A restored tree: its first process, and what was found changed in the world meanwhile."""
+
+    process: Process
+    notes: tuple[str, ...] = ()
+    timings: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,96 @@
+"""What a supervisor is told at its start, as one JSON file that only root reads.
+
+Pure apart from the two functions that read and write the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from snapshot.model import Bind, Identity
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where snapshots go. `kind` is `s3` or `directory`; secrets are read from files, never here."""
+
+    kind: str
+    location: str
+    bucket: str = ""
+    region: str = "us-east-1"
+    credentials_file: str = ""
+    keys_directory: str = ""
+    cache_directory: str = ""
+    cache_bytes: int = 20 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Argument-vector prefixes and paths of the programs in the private prefix."""
+
+    criu: tuple[str, ...]
+    pasta: tuple[str, ...]
+    init: tuple[str, ...]
+    socket_statistics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorOrder:
+    """One session's or job's supervisor, from start to proven end.
+
+    `mode` is `start`, `resume` (with `snapshot`, a manifest key) or `adopt` (a live sandbox whose
+    supervisor died). `serve` tells a session, which has an HTTP server on `inner_port` answering
+    under `ready_path`, from a job. `credential` is the lease's and never enters the sandbox.
+    """
+
+    mode: str
+    kind: str
+    workload_id: str
+    name: str
+    user: str
+    directory: str
+    identity: Identity
+    inner_root: int
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str
+    lease_id: str
+    epoch: int
+    credential: str
+    scheduler: str
+    tools: Tools
+    store: StoreSettings
+    binds: tuple[Bind, ...] = ()
+    devices: tuple[str, ...] = ()
+    serve: bool = True
+    inner_port: int = 8888
+    ready_path: str = "/api"
+    reachable_ports: tuple[int, ...] = ()
+    snapshot: str = ""
+    grace_seconds: float = 30.0
+    ready_seconds: float = 60.0
+    fence_seconds: float = 600.0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+_ADAPTER = TypeAdapter(SupervisorOrder)
+
+
+def write_order(order: SupervisorOrder, path: Path) -> None:
+    """Write atomically with mode 0600."""
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as handle:
+        json.dump(asdict(order), handle, default=str)
+    temporary.replace(path)
+
+
+def read_order(path: Path) -> SupervisorOrder:
+    """Read and validate. Raises `pydantic.ValidationError` naming each wrong field."""
+    return _ADAPTER.validate_json(path.read_bytes())
