@@ -1,11 +1,11 @@
 """Errors of the scheduler and its clients.
 
-    SchedulerError
-    ├── Refused            the request breaks a limit or a rule: limit and remedy are named (HTTP 422)
-    ├── NotAllowed         not this caller's workload, or token or credential is wrong (401, 403)
-    ├── NotFound           no such workload, lease or event (404)
-    ├── Conflict           an illegal move, a stale epoch, a lost race (409)
-    └── Unavailable        the scheduler cannot be reached or is not ready (503, connection errors)
+SchedulerError
+├── Refused            the request breaks a limit or a rule: limit and remedy are named (HTTP 422)
+├── NotAllowed         not this caller's workload, or token or credential is wrong (401, 403)
+├── NotFound           no such workload, lease or event (404)
+├── Conflict           an illegal move, a stale epoch, a lost race (409)
+└── Unavailable        the scheduler cannot be reached or is not ready (503, connection errors)
 """
 
 from __future__ import annotations
