@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from spawner.supervisor.order import Tools
+from snapshot.model import Tools
 
 DEFAULT_STATE = Path("/var/lib/hubernate")
 LAYOUT_VERSION = 1

@@ -112,3 +112,27 @@ class Thawed:
     notes: tuple[str, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where snapshots go. `kind` is `s3` or `directory`; secrets are read from files, never here."""
+
+    kind: str
+    location: str
+    bucket: str = ""
+    region: str = "us-east-1"
+    credentials_file: str = ""
+    keys_directory: str = ""
+    cache_directory: str = ""
+    cache_bytes: int = 20 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Argument-vector prefixes and paths of the programs in the private prefix."""
+
+    criu: tuple[str, ...]
+    pasta: tuple[str, ...]
+    init: tuple[str, ...]
+    socket_statistics: tuple[str, ...] = ()

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from snapshot.model import Bind
-from spawner.supervisor.order import StoreSettings, Tools
+from snapshot.model import Bind, StoreSettings, Tools
 
 
 @dataclass(frozen=True, slots=True)
