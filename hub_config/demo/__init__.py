@@ -1,0 +1,1 @@
+"""The story of the README, played without a person: `hubernate demo`."""
