@@ -64,7 +64,7 @@ async def plain_hub(
         "PLAIN_TIMEOUT": str(timeout_seconds),
         "PLAIN_HOMES": str(folder / "homes"),
     }
-    with open(folder / "hub.log", "wb") as log:
+    with open(folder / "hub.log", "wb") as log:  # noqa: ASYNC230 - once, before anything runs
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
