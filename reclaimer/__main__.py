@@ -1,0 +1,5 @@
+"""`python -m reclaimer`."""
+
+from reclaimer.app import main
+
+main()
