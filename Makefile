@@ -1,0 +1,59 @@
+# Each target does everything that is missing first: on a fresh Debian 12 or 13 machine with
+# python3, make and git, `make up` is all there is to type (as root).
+#
+#   HUBERNATE_STATE   where everything lies (default /var/lib/hubernate)
+#   ARGS              arguments for `hubernate up` and `hubernate demo`
+#   PYTEST_ARGS       arguments for pytest
+
+SHELL := /bin/bash
+HUBERNATE_STATE ?= /var/lib/hubernate
+HUBERNATE_DOWNLOADS ?= $(HUBERNATE_STATE)
+export HUBERNATE_STATE HUBERNATE_DOWNLOADS
+# A terminal's own colours and sizes are kept; an active environment of somebody else's is not.
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
+
+PYTHON ?= python3
+BIN := $(HUBERNATE_DOWNLOADS)/venv/bin
+BRING := $(PYTHON) -B hub_config/setup/bootstrap.py
+
+.DEFAULT_GOAL := help
+.PHONY: help up down doctor demo sync test e2e check format
+
+help: ## Show the targets
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+up: ## Start JupyterHub and everything around it on http://127.0.0.1:8000
+	@$(BRING) runtime && exec $(BIN)/hubernate up $(ARGS)
+
+down: ## Suspend all sessions and end what `make up` started
+	@$(BIN)/hubernate down $(ARGS)
+
+doctor: ## Say what is wrong on this machine, and what to do about it
+	@$(BRING) runtime && $(BIN)/hubernate doctor $(ARGS)
+
+demo: ## Play the whole story without a person, in less than two minutes
+	@$(BRING) runtime && $(BIN)/hubernate demo $(ARGS)
+
+sync: ## Only bring what is missing, with everything that tests need
+	@$(BRING) test
+
+test: ## Run all tests (PYTEST_ARGS='tests/snapshot -x' for some)
+	@$(BRING) test && $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+e2e: ## Run only the tests through the real Hub, proxy, CRIU and store
+	@$(BRING) test && $(BIN)/python -m pytest -m e2e $(PYTEST_ARGS)
+
+bench-%: ## Run one benchmark; the last line is a JSON object
+	@$(BRING) test && $(BIN)/python -m tests.bench.$(subst -,_,$*) $(ARGS)
+
+check: ## Format, lint, types, layers: what has to hold before each commit
+	@$(BRING) check
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: ## Bring the source into the one format
+	@$(BRING) check
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
