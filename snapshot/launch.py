@@ -1,9 +1,10 @@
 """Program `python -m snapshot.launch`: builds a sandbox's small root and starts or restores in it.
 
-Read one JSON object on standard input (see `snapshot.sandbox.LaunchOrder`). It runs in an
+Read one JSON object on standard input (see `snapshot.plan.LaunchOrder`). It runs in an
 interpreter of its own because it changes namespaces, which a threaded supervisor must not do.
 
-`start` prints the host PID of the sandbox's first process, `restore` replaces itself with CRIU.
+`start` prints the host PID of the sandbox's first process, `restore` replaces itself with CRIU,
+`network` with a program that looks at a sandbox's network.
 The order of the steps in `_start` is what CRIU needs to dump and restore the tree later: one clean
 mount namespace without inherited stacks, then user, PID, mount, network and IPC namespaces together.
 """
@@ -18,38 +19,42 @@ import socket
 import stat
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from snapshot import linux, seccomp
 
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
+MAX_DESCRIPTOR = 1 << 20
 
 
 def _prepare_host_side(order: dict[str, Any]) -> None:
     """Private mount namespace, the root as a mount point, and a /dev with the leased devices."""
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    linux.bind(order["root"], order["root"], nosuid=False)
+    linux.bind(order["root"], order["root"])
     dev = order["dev"]
     linux.mount("tmpfs", dev, "tmpfs", linux.MS_NOSUID, "mode=755,size=64k")
     for node in order["devices"]:
         path = os.path.join(dev, node["name"])
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(node["major"], node["minor"]))
         os.chmod(path, 0o666)
-    for extra in order["device_files"]:
-        target = os.path.join(dev, os.path.basename(extra))
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o666))
-        linux.bind(extra, target)
     for link, target in order["dev_links"].items():
         os.symlink(target, os.path.join(dev, link))
     for folder in ("pts", "shm"):
         os.mkdir(os.path.join(dev, folder), 0o755)
 
 
+def _flags(entry: dict[str, Any]) -> int:
+    """Device nodes work only in the sandbox's own /dev."""
+    flags = linux.MS_NOSUID | (linux.MS_RDONLY if entry["read_only"] else 0)
+    return flags if entry["target"] == "/dev" else flags | linux.MS_NODEV
+
+
 def _mount_inside(order: dict[str, Any]) -> None:
     root, owner = order["root"], order["inner_root"]
     for entry in order["mounts"]:
-        linux.bind(entry["source"], root + entry["target"], read_only=entry["read_only"])
+        linux.bind(entry["source"], root + entry["target"], _flags(entry))
     linux.mount("proc", f"{root}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     linux.mount(
         "devpts",
@@ -96,6 +101,11 @@ def _open_stdio(log: str) -> None:
     os.dup2(out, 2)
 
 
+def _close_all_but(kept: int) -> None:
+    os.closerange(3, kept)
+    os.closerange(kept + 1, MAX_DESCRIPTOR)
+
+
 def _drop_privileges(order: dict[str, Any]) -> None:
     with open("/proc/sys/kernel/cap_last_cap") as handle:
         last = int(handle.read())
@@ -120,11 +130,39 @@ def _become_first_process(order: dict[str, Any]) -> None:
     _drop_privileges(order)
     os.chdir(order["cwd"])
     _open_stdio(order["log"])
-    os.closerange(3, 65536)
+
+
+class _Pipes:
+    """How the launcher and its two generations of children talk.
+
+    `progress` carries "u" (namespaces made), then the first process's PID; `release` answers that
+    the id maps are written; `problem` carries an error's text, and its end once the program runs.
+    """
+
+    def __init__(self) -> None:
+        self.progress, self.to_progress = os.pipe()
+        self.release, self.to_release = os.pipe()
+        self.problem, self.to_problem = os.pipe()
+
+
+def _report_failure(pipes: _Pipes, step: Callable[[], None]) -> None:
+    """Run a child's step that should not return, and tell the launcher if it failed."""
+    try:
+        step()
+    except OSError as error:
+        os.write(pipes.to_problem, str(error).encode())
+    finally:
+        os._exit(127)
+
+
+def _run_first_process(order: dict[str, Any], pipes: _Pipes) -> None:
+    """Execute the program. `to_problem` closes itself in that moment."""
+    _become_first_process(order)
+    _close_all_but(pipes.to_problem)
     os.execve(order["argv"][0], order["argv"], order["env"])
 
 
-def _enter_namespaces(order: dict[str, Any], to_parent: int, from_parent: int) -> None:
+def _enter_namespaces(order: dict[str, Any], pipes: _Pipes) -> None:
     linux.pivot_root(order["root"])
     linux.unshare(
         linux.CLONE_NEWUSER
@@ -133,42 +171,35 @@ def _enter_namespaces(order: dict[str, Any], to_parent: int, from_parent: int) -
         | linux.CLONE_NEWNET
         | linux.CLONE_NEWIPC
     )
-    os.write(to_parent, b"u")
-    if os.read(from_parent, 1) != b"m":
-        os._exit(1)
+    os.write(pipes.to_progress, b"u")
+    if os.read(pipes.release, 1) != b"m":
+        return
     os.setgroups([])
     os.setgid(0)
     os.setuid(0)
     pid = os.fork()
     if pid == 0:
-        try:
-            _become_first_process(order)
-        finally:
-            os._exit(127)
-    os.write(to_parent, struct.pack("<i", pid))
-    os._exit(0)
+        _report_failure(pipes, lambda: _run_first_process(order, pipes))
+    os.write(pipes.to_progress, struct.pack("<i", pid))
 
 
 def _start(order: dict[str, Any]) -> None:
     _prepare_host_side(order)
     _mount_inside(order)
-    up_read, up_write = os.pipe()
-    down_read, down_write = os.pipe()
+    pipes = _Pipes()
     child = os.fork()
     if child == 0:
-        try:
-            _enter_namespaces(order, up_write, down_read)
-        finally:
-            os._exit(1)
-    os.close(up_write)
-    if os.read(up_read, 1) != b"u":
-        raise SystemExit("the sandbox's namespaces could not be created")
-    _write_maps(child, order)
-    os.write(down_write, b"m")
-    answer = os.read(up_read, 4)
+        _report_failure(pipes, lambda: _enter_namespaces(order, pipes))
+    os.close(pipes.to_progress)
+    os.close(pipes.to_problem)
+    if os.read(pipes.progress, 1) == b"u":
+        _write_maps(child, order)
+        os.write(pipes.to_release, b"m")
+    answer = os.read(pipes.progress, 4)
     os.waitpid(child, 0)
-    if len(answer) != 4:
-        raise SystemExit("the sandbox's first process could not be started")
+    problem = os.read(pipes.problem, 4096)
+    if problem or len(answer) != 4:
+        raise SystemExit(problem.decode() or "the sandbox's first process could not be started")
     print(struct.unpack("<i", answer)[0], flush=True)
 
 
@@ -180,15 +211,23 @@ def _restore(order: dict[str, Any]) -> None:
     """
     _prepare_host_side(order)
     for entry in order["mounts"]:
-        linux.bind(entry["source"], entry["staging"], read_only=entry["read_only"])
+        linux.bind(entry["source"], entry["staging"], _flags(entry))
     os.chdir(order["directory"])
     os.execv(order["argv"][0], order["argv"])
 
 
+def _run_in_network(order: dict[str, Any]) -> None:
+    """Replace this program with `argv`, in the network namespace of process `pid`."""
+    linux.join_namespace(f"/proc/{order['pid']}/ns/net", linux.CLONE_NEWNET)
+    os.execv(order["argv"][0], order["argv"])
+
+
+MODES = {"start": _start, "restore": _restore, "network": _run_in_network}
+
+
 def main() -> None:
-    """Entry point: `start` or `restore`, the order as JSON on standard input."""
-    order = json.load(sys.stdin)
-    {"start": _start, "restore": _restore}[sys.argv[1]](order)
+    """Entry point: a mode as the only argument, its order as JSON on standard input."""
+    MODES[sys.argv[1]](json.load(sys.stdin))
 
 
 if __name__ == "__main__":

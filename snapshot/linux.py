@@ -49,6 +49,15 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def join_namespace(path: str, kind: int) -> None:
+    """Enter the namespace behind `path` (/proc/PID/ns/...), which must be of `kind` (CLONE_NEW*)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _check(_libc.setns(descriptor, kind), f"join {path}")
+    finally:
+        os.close(descriptor)
+
+
 def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
     """mount(2). `kind` is the filesystem type, or None for binds and propagation changes."""
     result = _libc.mount(
@@ -61,10 +70,9 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str 
     _check(result, f"mount {source} on {target}")
 
 
-def bind(source: str, target: str, *, read_only: bool = False, nosuid: bool = True) -> None:
-    """Bind `source` onto `target` without the mounts below it."""
+def bind(source: str, target: str, flags: int = 0) -> None:
+    """Bind `source` onto `target` without the mounts below it. `flags`: MS_RDONLY, MS_NOSUID, ..."""
     mount(source, target, None, MS_BIND)
-    flags = (MS_RDONLY if read_only else 0) | (MS_NOSUID if nosuid else 0)
     if flags:
         mount("none", target, None, MS_BIND | MS_REMOUNT | flags)
 
