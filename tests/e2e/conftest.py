@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import pytest_asyncio
+
 from hub_config.demo.browserless import Researcher, log_in
 from hub_config.demo.stage import Stage, installation
 from hub_config.paths import state_folder

@@ -1,0 +1,220 @@
+"""What happens when each part fails. Nothing is lost, no GPU is leaked, nothing runs twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from hub_config.demo.browserless import Researcher, StoryError, log_in
+from hub_config.demo.stage import Stage
+from tests.e2e.scenes import (
+    end,
+    open_with_a_secret,
+    read_secret,
+    resume,
+    shown,
+    suspend,
+    until,
+    until_shown,
+)
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.criu,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+]
+
+
+def supervisor_of(stage: Stage, workload_id: str) -> psutil.Process:
+    """The supervisor process of a workload, found by its order file."""
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if "spawner.supervisor" in line and any(
+            workload_id in part and str(stage.state) in part for part in line
+        ):
+            return process
+    raise AssertionError(f"no supervisor of {workload_id}")
+
+
+async def workload(stage: Stage, user: str) -> dict[str, object]:
+    """The user's live default session at the scheduler."""
+    found = await stage.hubernate_json("sessions", "list", "--json")
+    return next(w for w in found if w["spec"]["user"] == user and w["spec"]["server"] == "")
+
+
+async def hub_answers(stage: Stage, user: Researcher) -> None:
+    """Wait until the Hub has come back."""
+
+    async def claim() -> bool:
+        try:
+            return (await user.http.get(f"{stage.url}/hub/api/")).status_code == 200
+        except Exception:
+            return False
+
+    await until(claim, timeout=60, what="the Hub answers")
+
+
+async def leases(stage: Stage) -> int:
+    """How many GPUs are leased."""
+    return len((await stage.hubernate_json("nodes", "--json"))["holders"])
+
+
+async def test_supervisor_killed_session_lives_and_can_be_suspended(
+    two_gpus: Stage, alice: Researcher
+) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    mine = await workload(two_gpus, "alice")
+    victim = supervisor_of(two_gpus, str(mine["id"]))
+    victim.kill()
+    assert await read_secret(alice, kernel_id) == word
+
+    async def adopted() -> bool:
+        try:
+            return supervisor_of(two_gpus, str(mine["id"])).pid != victim.pid
+        except AssertionError:
+            return False
+
+    await until(adopted, timeout=60, what="a new supervisor adopts the session")
+    await suspend(alice)
+    await resume(alice)
+    assert await read_secret(alice, kernel_id) == word
+    await end(alice)
+    assert await leases(two_gpus) == 0
+
+
+async def test_scheduler_killed_while_a_session_runs(two_gpus: Stage, alice: Researcher) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    before = await workload(two_gpus, "alice")
+    await two_gpus.kill("scheduler")
+    assert await read_secret(alice, kernel_id) == word
+
+    async def back() -> bool:
+        try:
+            return (await workload(two_gpus, "alice"))["lease"] == before["lease"] or True
+        except (StoryError, StopIteration):
+            return False
+
+    await until(back, timeout=60, what="the scheduler is back and knows the session")
+    after = await workload(two_gpus, "alice")
+    assert after["phase"] == "running"
+    assert after["lease"]["id"] == before["lease"]["id"]  # type: ignore[index]
+    await suspend(alice)
+    await resume(alice)
+    assert await read_secret(alice, kernel_id) == word
+    await end(alice)
+
+
+async def test_store_away_during_a_suspend_loses_nothing(
+    two_gpus: Stage, alice: Researcher
+) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    await two_gpus.kill("store")
+    await alice.act("suspend")
+
+    async def settled() -> bool:
+        return (await shown(alice)).get("phase") in {"running", "suspended"}
+
+    await until_shown(alice, "suspending", timeout=20)
+    await until(settled, timeout=120, what="the suspend ends one way or the other")
+    if (await shown(alice))["phase"] == "suspended":
+        await alice.until_stopped()
+        await resume(alice)
+    assert await read_secret(alice, kernel_id) == word
+    await end(alice)
+
+
+async def test_criu_killed_in_the_hold_lets_the_session_go_on(
+    two_gpus: Stage, alice: Researcher
+) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    mine = await workload(two_gpus, "alice")
+    supervisor = supervisor_of(two_gpus, str(mine["id"]))
+    store = two_gpus.hold("store")
+    try:
+        await alice.act("suspend")
+
+        async def criu() -> psutil.Process | None:
+            for child in supervisor.children(recursive=True):
+                line = " ".join(child.cmdline())
+                if "/criu" in line and " dump " in line:
+                    return child
+            return None
+
+        process = await until(criu, timeout=30, what="CRIU runs")
+        process.kill()
+    finally:
+        os.kill(store, signal.SIGCONT)
+    await until_shown(alice, "running", timeout=90)
+    assert await read_secret(alice, kernel_id) == word
+    await suspend(alice)
+    await resume(alice)
+    assert await read_secret(alice, kernel_id) == word
+    await end(alice)
+
+
+async def test_hub_and_reclaimer_down_during_a_suspend(two_gpus: Stage, alice: Researcher) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    hub, reclaimer = two_gpus.hold("hub"), two_gpus.hold("reclaimer")
+    try:
+        await two_gpus.hubernate("suspend", "alice")
+
+        async def suspended() -> bool:
+            return (await workload(two_gpus, "alice"))["phase"] == "suspended"
+
+        await until(suspended, timeout=60, what="suspended without Hub and reclaimer")
+        assert await leases(two_gpus) == 0
+    finally:
+        os.kill(hub, signal.SIGCONT)
+        os.kill(reclaimer, signal.SIGCONT)
+    await alice.until_stopped()
+    await resume(alice)
+    assert await read_secret(alice, kernel_id) == word
+    await end(alice)
+
+
+async def test_hub_killed_during_a_suspend(two_gpus: Stage, alice: Researcher) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    store = two_gpus.hold("store")
+    try:
+        await alice.act("suspend")
+        await until_shown(alice, "suspending", timeout=20)
+        await two_gpus.kill("hub")
+    finally:
+        os.kill(store, signal.SIGCONT)
+    await hub_answers(two_gpus, alice)
+    await until_shown(alice, "suspended", timeout=90)
+    await alice.until_stopped()
+    await resume(alice)
+    assert await read_secret(alice, kernel_id) == word
+    await end(alice)
+
+
+async def test_hub_killed_in_the_middle_of_a_start_leaks_no_gpu(
+    two_gpus: Stage, alice: Researcher
+) -> None:
+    await alice.request(
+        "POST",
+        f"{alice.api}/users/alice/server",
+        json={"profile": "gpu-1"},
+        expect=(201, 202),
+    )
+
+    async def leased() -> bool:
+        return await leases(two_gpus) == 1
+
+    await until(leased, timeout=20, what="the GPU is leased")
+    await two_gpus.kill("hub")
+    await hub_answers(two_gpus, alice)
+    again = await log_in(two_gpus.url, "alice", two_gpus.password())
+    await again.open({"profile": "gpu-1"})
+    assert await leases(two_gpus) == 1
+    kernel_id = await again.new_kernel()
+    async with again.kernel(kernel_id) as kernel:
+        assert await kernel.run("print(2 + 2)") == "4"
+    await end(again)
+    assert await leases(two_gpus) == 0
+    await again.http.aclose()
