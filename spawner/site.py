@@ -20,6 +20,7 @@ from snapshot.model import Bind, StoreSettings, Tools
 class LocalSite:
     """One machine. `environment_directory` is the virtual environment that sessions run from (seen
     at the same path inside). `users_file` keeps the accounts given out (see `spawner.identity`).
+    `public_url` is where the Hub answers, as seen from inside a sandbox.
     `freezable` False (with `not_freezable_because`) refuses suspends with that reason."""
 
     python: str
@@ -35,6 +36,7 @@ class LocalSite:
     binds: tuple[Bind, ...] = ()
     freezable: bool = True
     not_freezable_because: str = ""
+    public_url: str = ""
 
 
 _ADAPTER = TypeAdapter(LocalSite)

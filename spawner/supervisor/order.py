@@ -23,6 +23,8 @@ class SupervisorOrder:
     `mode` is `start`, `resume` (with `snapshot`, a manifest key) or `adopt` (a live sandbox whose
     supervisor died). `serve` tells a session, which has an HTTP server on `inner_port` answering
     under `ready_path`, from a job. `credential` is the lease's and never enters the sandbox.
+    `not_freezable_because`, if set, refuses every suspend with that reason. `facts["gpus"]` describes
+    the lease's GPUs to programs inside (`/run/hubernate/gpus.json`).
     """
 
     mode: str
@@ -52,6 +54,7 @@ class SupervisorOrder:
     grace_seconds: float = 30.0
     ready_seconds: float = 60.0
     fence_seconds: float = 600.0
+    not_freezable_because: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
 
 

@@ -1,0 +1,254 @@
+"""What a supervisor on this machine is told: composed from the site, the lease and the account.
+
+The `*_order` functions are pure. `start_supervisor` writes the order and starts the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scheduler_bridge.model.phases import Kind
+from scheduler_bridge.model.workload import Gpu, Lease, WorkloadSpec
+from snapshot.model import Bind, Process
+from spawner.identity import Account
+from spawner.site import LocalSite
+from spawner.supervisor.order import SupervisorOrder, write_order
+from spawner.supervisor.status import LOG_FILE, OUTPUT_FILE
+
+ORDER_FILE = "order.json"
+START_SECONDS = 30.0
+
+NVIDIA_CONTROL_DEVICES = (
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-modeset",
+)
+"""Opened by the driver's library besides the GPU's own device; they give no GPU by themselves."""
+
+
+class SupervisorNotStartedError(Exception):
+    """The supervisor's process did not come up; the message says what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A workload with the lease that it may start with. `spec` is as submitted."""
+
+    spec: WorkloadSpec
+    lease: Lease
+    credential: str
+
+
+def workload_directory(site: LocalSite, workload_id: str) -> Path:
+    """The folder of a workload's supervisor. Raises `ValueError` if the id is not a plain name."""
+    if not workload_id or Path(workload_id).name != workload_id or workload_id == "..":
+        raise ValueError(f"{workload_id!r} is no workload id")
+    return Path(site.run_directory) / workload_id
+
+
+def session_order(
+    site: LocalSite,
+    placed: Placed,
+    account: Account,
+    *,
+    inner_root: int,
+    argv: tuple[str, ...],
+    environment: Mapping[str, str],
+    mode: str = "start",
+    snapshot: str = "",
+    ready_path: str = "/api",
+) -> SupervisorOrder:
+    """The order for a session. `argv` and `environment` are the Hub's; `ready_path` is the path
+    under which its server answers without a log-in (`BASE_URL` + `api`). `mode` `resume` needs
+    `snapshot`, a manifest's key."""
+    return _order(
+        site,
+        placed,
+        account,
+        inner_root=inner_root,
+        argv=argv,
+        environment=environment,
+        folder=account.identity.home,
+        mode=mode,
+        snapshot=snapshot,
+        ready_path=ready_path,
+    )
+
+
+def job_order(
+    site: LocalSite, placed: Placed, account: Account, *, inner_root: int, adopt: bool = False
+) -> SupervisorOrder:
+    """The order for one attempt of a job. `spec.folder` is a path inside, relative to the home."""
+    spec = placed.spec
+    return _order(
+        site,
+        placed,
+        account,
+        inner_root=inner_root,
+        argv=spec.command,
+        environment=spec.environment,
+        folder=os.path.join(account.identity.home, spec.folder),
+        mode="adopt" if adopt else "start",
+        snapshot="",
+        ready_path="",
+    )
+
+
+def _order(
+    site: LocalSite,
+    placed: Placed,
+    account: Account,
+    *,
+    inner_root: int,
+    argv: tuple[str, ...],
+    environment: Mapping[str, str],
+    folder: str,
+    mode: str,
+    snapshot: str,
+    ready_path: str,
+) -> SupervisorOrder:
+    spec, lease = placed.spec, placed.lease
+    directory = workload_directory(site, lease.workload_id)
+    return SupervisorOrder(
+        mode=mode,
+        kind=spec.kind.value,
+        workload_id=lease.workload_id,
+        name=spec.name,
+        user=spec.user,
+        directory=str(directory),
+        identity=account.identity,
+        inner_root=inner_root,
+        argv=argv,
+        environment=inner_environment(site, placed, account, environment),
+        folder=folder,
+        lease_id=lease.id,
+        epoch=lease.epoch,
+        credential=placed.credential,
+        scheduler=site.scheduler_url,
+        tools=site.tools,
+        store=site.store,
+        binds=_binds(site, account),
+        devices=gpu_devices(lease.gpus),
+        serve=spec.kind is Kind.SESSION,
+        ready_path=ready_path,
+        reachable_ports=site.reachable_ports,
+        snapshot=snapshot,
+        grace_seconds=spec.grace_seconds,
+        not_freezable_because="" if site.freezable else _reason(site),
+        facts={
+            "gpus": gpu_facts(lease.gpus),
+            "output": str(directory / "run" / OUTPUT_FILE),
+            "user": spec.user,
+            "server": spec.server,
+        },
+    )
+
+
+def _reason(site: LocalSite) -> str:
+    return site.not_freezable_because or "Sessions of this machine cannot be suspended."
+
+
+def _binds(site: LocalSite, account: Account) -> tuple[Bind, ...]:
+    venv = site.environment_directory
+    home = Bind(account.host_home, account.identity.home)
+    return (home, Bind(venv, venv, read_only=True), *site.binds)
+
+
+def gpu_devices(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """Host paths of what a lease lets its sandbox open."""
+    own = tuple(gpu.device for gpu in gpus)
+    if any(not gpu.virtual for gpu in gpus):
+        return (*own, *NVIDIA_CONTROL_DEVICES)
+    return own
+
+
+def gpu_facts(gpus: tuple[Gpu, ...]) -> list[dict[str, Any]]:
+    """What programs inside are told of their GPUs; numbered as they see them."""
+    return [
+        {
+            "index": number,
+            "uuid": gpu.uuid,
+            "model": gpu.model,
+            "device": f"/dev/{Path(gpu.device).name}",
+            "virtual": gpu.virtual,
+            "memory_bytes": gpu.memory_bytes,
+        }
+        for number, gpu in enumerate(gpus)
+    ]
+
+
+def inner_environment(
+    site: LocalSite, placed: Placed, account: Account, given: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables inside. What the caller gives wins, except for what names the sandbox.
+
+    The list of GPUs may change with every resume while variables cannot: programs that must know
+    read `/run/hubernate/gpus.json`; `CUDA_VISIBLE_DEVICES` counts from 0 and stays true.
+    """
+    venv, identity, lease = site.environment_directory, account.identity, placed.lease
+    defaults = {
+        "LANG": "C.UTF-8",
+        "SHELL": "/bin/bash",
+        "PATH": f"{venv}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HUBERNATE_URL": site.public_url,
+    }
+    ours = {
+        "HOME": identity.home,
+        "USER": identity.name,
+        "LOGNAME": identity.name,
+        "CUDA_VISIBLE_DEVICES": ",".join(str(n) for n in range(len(lease.gpus))),
+        "HUBERNATE_WORKLOAD": lease.workload_id,
+        "HUBERNATE_GPUS": json.dumps(gpu_facts(lease.gpus)),
+    }
+    path = given.get("PATH", "")
+    if path and not path.startswith(f"{venv}/bin:"):
+        ours["PATH"] = f"{venv}/bin:{path}"
+    return {**defaults, **given, **ours}
+
+
+def start_supervisor(order: SupervisorOrder, *, python: str) -> Process:
+    """Write the order (0600) and start its supervisor in the background, as nobody's child.
+
+    Blocks for a moment (a fork of a fresh interpreter): call it in a thread from an event loop.
+    Raises `SupervisorNotStartedError`.
+    """
+    directory = Path(order.directory)
+    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    directory.chmod(0o711)
+    write_order(order, directory / ORDER_FILE)
+    argv = [python, "-m", "spawner.supervisor"]
+    argv += ["--background", "--order", str(directory / ORDER_FILE)]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = os.open(directory / LOG_FILE, flags, 0o600)
+    try:
+        answer = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            env=_clean_environment(),
+            timeout=START_SECONDS,
+            check=True,
+        )
+        return Process(**json.loads(answer.stdout))
+    except (subprocess.SubprocessError, OSError, ValueError, TypeError) as error:
+        raise SupervisorNotStartedError(
+            f"The supervisor of {order.workload_id} did not start ({error});"
+            f" {directory / LOG_FILE} may tell more."
+        ) from error
+    finally:
+        os.close(log)
+
+
+def _clean_environment() -> dict[str, str]:
+    """Nothing of the starter's environment (it holds the Hub's secrets) reaches a supervisor."""
+    kept = ("PATH", "LANG", "HUBERNATE_STATE", "HUBERNATE_DOWNLOADS")
+    return {name: os.environ[name] for name in kept if name in os.environ}

@@ -1,0 +1,118 @@
+"""How a sandbox comes to be: started, restored, or found alive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import httpx
+
+from scheduler_bridge.model.phases import Phase
+from spawner.supervisor import inside
+from spawner.supervisor.context import Context, sandbox_spec
+from spawner.supervisor.machine import MachineError
+from spawner.supervisor.status import Status
+
+_log = logging.getLogger(__name__)
+
+READY_POLL_SECONDS = 0.05
+READY_POLL_SLOWEST = 0.5
+
+
+async def start(context: Context) -> None:
+    """Start a new sandbox and join it to the network. Raises `MachineError`, nothing left."""
+    _describe(context, 0)
+    try:
+        context.process = await context.machine.start(context.sandbox)
+        context.board.update(sandbox=context.process)
+        await context.connect()
+    except MachineError:
+        await remove(context)
+        raise
+
+
+async def resume(context: Context) -> None:
+    """Restore the order's snapshot and join it to the network. Raises `MachineError`, nothing
+    left."""
+    _describe(context, 0)
+    _announce(context, seconds=None)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        thawed = await context.machine.thaw(context.order.snapshot, context.sandbox)
+        context.process = thawed.process
+        steps = {**thawed.timings, "thaw": loop.time() - began}
+        context.board.update(sandbox=thawed.process, notes=thawed.notes, steps=steps)
+        await context.connect()
+    except MachineError:
+        await remove(context)
+        raise
+    if thawed.notes:
+        _announce(context, seconds=None, notes=thawed.notes)
+
+
+async def adopt(context: Context, earlier: Status | None) -> bool:
+    """Take over the sandbox that an earlier supervisor left. False: it is not alive any more."""
+    preferred = earlier.host_port if earlier else 0
+    _describe(context, preferred)
+    process = earlier.sandbox if earlier else None
+    if process is None or not context.machine.is_alive(process):
+        return False
+    context.process = process
+    context.machine.go_on(process)
+    await context.machine.mend(process, context.sandbox)
+    await context.connect()
+    return True
+
+
+async def until_ready(context: Context, within: float) -> bool:
+    """Wait until the session's server answers. False: it ended, or `within` seconds passed."""
+    if not context.order.serve:
+        return True
+    ended = asyncio.ensure_future(context.machine.ended(context.tree))
+    answers = asyncio.ensure_future(_until_answer(context))
+    try:
+        await asyncio.wait({ended, answers}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        return answers.done() and not ended.done()
+    finally:
+        for task in (ended, answers):
+            task.cancel()
+        await asyncio.gather(ended, answers, return_exceptions=True)
+
+
+async def _until_answer(context: Context) -> None:
+    port = context.sandbox.network.host_port
+    url = f"http://127.0.0.1:{port}{context.order.ready_path}"
+    pause = READY_POLL_SECONDS
+    async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+        while True:
+            try:
+                # Any answer of the server itself will do; 5xx may come from one that still starts.
+                if (await client.get(url)).status_code < 500:
+                    return
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(pause)
+            pause = min(1.2 * pause, READY_POLL_SLOWEST)
+
+
+async def remove(context: Context) -> None:
+    """Leave nothing of a sandbox: processes ended without grace, network and mounts gone."""
+    if context.process is not None:
+        await context.machine.terminate(context.process, 0.0)
+    await context.machine.disconnect(context.sandbox)
+
+
+def _describe(context: Context, preferred_port: int) -> None:
+    context.spec = sandbox_spec(context.order, preferred_port)
+    context.describe_gpus()
+
+
+def _announce(context: Context, *, seconds: float | None, notes: tuple[str, ...] = ()) -> None:
+    epoch, now = context.order.epoch, context.now()
+    inside.announce_gap(context.sandbox, epoch=epoch, now=now, seconds=seconds, notes=notes)
+
+
+def phase_of(order_mode: str) -> Phase:
+    """The phase in which a supervisor begins."""
+    return Phase.RESUMING if order_mode == "resume" else Phase.STARTING

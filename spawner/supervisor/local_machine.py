@@ -1,0 +1,137 @@
+"""The machine that the supervisor runs on, through the snapshot engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from snapshot import network, proc, programs, sandbox
+from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed, Tools
+from spawner.supervisor.machine import NotStartedError
+from spawner.supervisor.order import SupervisorOrder
+
+_log = logging.getLogger(__name__)
+
+_UTIME = 11
+"""Where user time is among the fields that `proc.stat` leaves; system time and the two of reaped
+children follow."""
+
+WATCH_SECONDS = 3600.0
+RETRY_SECONDS = 5.0
+
+
+class LocalHost:
+    """Sandbox and network of this machine (the part of `Machine` that needs no freezer)."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._halted: dict[Process, tuple[Process, ...]] = {}
+
+    async def start(self, spec: SandboxSpec) -> Process:
+        try:
+            return await sandbox.start(spec, self._tools)
+        except sandbox.SandboxError as error:
+            remedy = f"Details are in {spec.directory}/supervisor.log."
+            raise NotStartedError(str(error), remedy=remedy) from error
+
+    async def connect(self, process: Process, spec: SandboxSpec) -> int:
+        try:
+            return (await self._connect(process, spec)).host_port
+        except (network.NetworkError, TimeoutError, OSError) as error:
+            raise NotStartedError(
+                f"The session's network could not be set up: {error or 'no answer in time'}",
+                remedy=f"{spec.directory}/{network.LOG_FILE} may tell more.",
+            ) from error
+
+    async def _connect(self, process: Process, spec: SandboxSpec) -> network.Link:
+        leads_in = spec.network.inner_port != 0
+        if leads_in and spec.network.host_port == 0:
+            return await network.connect(process, spec, self._tools, choose_port=True)
+        try:
+            return await network.connect(process, spec, self._tools)
+        except network.PortTakenError:
+            _log.warning("port %d is taken meanwhile; taking another", spec.network.host_port)
+            free = replace(spec, network=replace(spec.network, host_port=0))
+            return await network.connect(process, free, self._tools, choose_port=True)
+
+    async def disconnect(self, spec: SandboxSpec) -> None:
+        link = network.find(spec)
+        if link is not None:
+            await link.close()
+
+    async def ended(self, process: Process) -> None:
+        while not await programs.wait_until_ended(process, WATCH_SECONDS):
+            pass
+
+    def is_alive(self, process: Process) -> bool:
+        return sandbox.is_alive(process)
+
+    def is_empty(self, process: Process) -> bool:
+        return sandbox.is_empty(process)
+
+    def halt(self, process: Process) -> None:
+        try:
+            halted = sandbox.halt(process)
+        except sandbox.SandboxError as error:
+            _log.error("the tree was not halted completely: %s", error)
+            return
+        self._halted[process] = tuple(dict.fromkeys((*self._halted.get(process, ()), *halted)))
+
+    def go_on(self, process: Process) -> None:
+        sandbox.go_on(self._halted.pop(process, ()))
+
+    async def terminate(self, process: Process, grace_seconds: float) -> None:
+        grace = grace_seconds
+        while True:
+            try:
+                await sandbox.terminate(process, grace)
+                return
+            except sandbox.SandboxError as error:
+                # The lease may only be given back by an empty sandbox: there is no giving up.
+                _log.error("%s Trying again.", error)
+                grace = 0.0
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def exit_code(self, spec: SandboxSpec, process: Process) -> int | None:
+        return sandbox.exit_code(spec)
+
+    def cpu_seconds(self, process: Process) -> float | None:
+        members = proc.members(process)
+        return sum(map(_cpu_of, members)) if members else None
+
+
+class LocalMachine(LocalHost):
+    """The whole `Machine`: sandbox, network, and the freezer with its repository."""
+
+    def __init__(self, order: SupervisorOrder) -> None:
+        super().__init__(order.tools)
+        self._order = order
+
+    async def inspect(self, process: Process) -> tuple[Blocker, ...]:
+        raise NotImplementedError
+
+    async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
+        raise NotImplementedError
+
+    async def mend(self, process: Process, spec: SandboxSpec) -> None:
+        raise NotImplementedError
+
+    async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
+        raise NotImplementedError
+
+    async def find(self, key: SnapshotKey) -> Stored | None:
+        raise NotImplementedError
+
+
+def _cpu_of(process: Process) -> float:
+    """User and system time of a process and of the children it has waited for."""
+    try:
+        text = Path(f"/proc/{process.pid}/stat").read_text(errors="replace")
+    except OSError:
+        return 0.0
+    fields = text.rpartition(")")[2].split()
+    ticks = sum(map(int, fields[_UTIME : _UTIME + 4]))
+    return ticks / os.sysconf("SC_CLK_TCK")

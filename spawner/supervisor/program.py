@@ -1,0 +1,182 @@
+"""Puts the parts of one supervisor together and runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import functools
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from scheduler_bridge.model.phases import Kind, Phase
+from scheduler_bridge.model.workload import Report
+from scheduler_bridge.plugin import SchedulerPlugin
+from snapshot import proc
+from spawner.supervisor import bringup, control, inner, inside
+from spawner.supervisor.board import Board
+from spawner.supervisor.context import Context
+from spawner.supervisor.courier import Courier
+from spawner.supervisor.ear import Ear
+from spawner.supervisor.fencing import Fence
+from spawner.supervisor.heartbeat import Heartbeat, Rhythm, handle_of
+from spawner.supervisor.job import JobLife
+from spawner.supervisor.keeper import Keeper
+from spawner.supervisor.machine import Machine, run_directory
+from spawner.supervisor.order import SupervisorOrder
+from spawner.supervisor.sampler import Sampler
+from spawner.supervisor.session import SessionLife
+from spawner.supervisor.status import Outcome, Status, read_status
+from spawner.supervisor.wishes import Action, Wishes
+
+_log = logging.getLogger(__name__)
+
+LOCK_FILE = "supervisor.lock"
+LOCK_SECONDS = 15.0
+LOCK_POLL_SECONDS = 0.1
+
+
+class AlreadySupervisedError(Exception):
+    """Another supervisor is at work in this folder."""
+
+
+async def take_folder(directory: Path) -> int:
+    """Lock the folder for this process. Its predecessor may need a moment to leave.
+
+    Returns the descriptor that holds the lock. Raises `AlreadySupervisedError`.
+    """
+    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = asyncio.get_running_loop().time() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if asyncio.get_running_loop().time() > deadline:
+                os.close(descriptor)
+                raise AlreadySupervisedError(
+                    f"Another supervisor is at work in {directory}."
+                ) from None
+        await asyncio.sleep(LOCK_POLL_SECONDS)
+
+
+def _first_status(order: SupervisorOrder, earlier: Status | None) -> Status:
+    adopts = order.mode == "adopt" and earlier is not None
+    return Status(
+        workload_id=order.workload_id,
+        phase=earlier.phase if adopts and earlier else bringup.phase_of(order.mode).value,
+        supervisor=proc.identify(os.getpid()),
+        sandbox=earlier.sandbox if adopts and earlier else None,
+        snapshot=order.snapshot,
+        facts=dict(order.facts),
+    )
+
+
+def _build(
+    order: SupervisorOrder,
+    machine: Machine,
+    scheduler: SchedulerPlugin,
+    earlier: Status | None,
+    rhythm: Rhythm | None,
+    now: Callable[[], float],
+) -> tuple[Context, Sampler]:
+    """Wire the parts. The lambdas read `context` only once the tasks run."""
+    board, wishes = Board(Path(order.directory), _first_status(order, earlier)), Wishes()
+    courier = Courier(scheduler, order.lease_id, order.credential)
+    fence = Fence(
+        order.fence_seconds,
+        halt=lambda: _halt(context),
+        go_on=lambda stood: _go_on(context, stood),
+        clock=time.monotonic,
+        needed=bool(order.devices),
+    )
+    heartbeat = Heartbeat(
+        scheduler,
+        order.lease_id,
+        order.credential,
+        report=lambda: _report(context, sampler),
+        wishes=wishes,
+        fence=fence,
+        courier=courier,
+        rhythm=rhythm,
+    )
+    context = Context(order, machine, board, wishes, courier, fence, heartbeat, Ear(now), now=now)
+    sampler = Sampler(context)
+    return context, sampler
+
+
+def _report(context: Context, sampler: Sampler) -> Report:
+    status = context.board.status
+    return Report(
+        epoch=context.order.epoch,
+        phase=Phase(status.phase),
+        signals=sampler.sample().as_dict(),
+        handle=handle_of(status.supervisor, context.process, context.order.directory),
+    )
+
+
+def _halt(context: Context) -> None:
+    if context.process is not None:
+        context.machine.halt(context.process)
+    context.board.update(facts={**context.board.status.facts, "halted": True})
+
+
+def _go_on(context: Context, stood_seconds: float) -> None:
+    if context.process is not None:
+        context.machine.go_on(context.process)
+        inside.announce_gap(
+            context.sandbox,
+            epoch=context.order.epoch,
+            now=context.now(),
+            seconds=stood_seconds,
+        )
+    context.board.update(facts={**context.board.status.facts, "halted": False})
+
+
+def _listen_to_signals(wishes: Wishes) -> None:
+    loop = asyncio.get_running_loop()
+    for number, action in ((signal.SIGTERM, Action.SUSPEND), (signal.SIGUSR1, Action.DETACH)):
+        reason = f"the supervisor was sent {number.name}"
+        ask = functools.partial(wishes.ask, action, reason=reason, actor="signal")
+        loop.add_signal_handler(number, ask)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+async def supervise(
+    order: SupervisorOrder,
+    machine: Machine,
+    scheduler: SchedulerPlugin,
+    *,
+    rhythm: Rhythm | None = None,
+    now: Callable[[], float] = time.time,
+) -> Outcome | None:
+    """Run one supervisor to its outcome. None: detached.
+
+    Raises `AlreadySupervisedError`. The caller closes `scheduler`.
+    """
+    directory = Path(order.directory)
+    lock = await take_folder(directory)
+    keeper = Keeper()
+    try:
+        earlier = read_status(directory)
+        folder, who = run_directory(directory), order.identity
+        inside.prepare(folder, who.uid, who.gid)
+        context, sampler = _build(order, machine, scheduler, earlier, rhythm, now)
+        _listen_to_signals(context.wishes)
+        socket = control.bind(directory)
+        ear = inner.InnerSocket(inner.bind(folder, who.uid, who.gid), context.ear.hear)
+        keeper.keep("control", control.ControlServer(socket, context.board, context.wishes).run)
+        keeper.keep("inner", ear.run)
+        keeper.keep("courier", context.courier.run)
+        keeper.keep("heartbeat", context.heartbeat.run)
+        keeper.keep("fence", context.fence.run)
+        keeper.keep("sampler", sampler.run)
+        life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)
+        return await life.run(earlier)
+    finally:
+        await keeper.close()
+        os.close(lock)

@@ -1,0 +1,60 @@
+"""One supervisor as a process of its own: log, order, the real machine and scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from scheduler_bridge.client import SchedulerClient
+
+from snapshot.linux import become_subreaper
+from spawner.supervisor.local_machine import LocalMachine
+from spawner.supervisor.order import SupervisorOrder, read_order
+from spawner.supervisor.program import AlreadySupervisedError, supervise
+from spawner.supervisor.status import LOG_FILE, Outcome
+
+_log = logging.getLogger(__name__)
+
+
+def open_log(directory: Path, workload_id: str) -> None:
+    """Log to the folder's `supervisor.log` (0600); every line carries the workload's id."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    stream = os.fdopen(os.open(directory / LOG_FILE, flags, 0o600), "a", buffering=1)
+    handler = logging.StreamHandler(stream)
+    shown = workload_id.replace("%", "%%")
+    pattern = f"%(asctime)s %(levelname)s {shown} %(name)s: %(message)s"
+    handler.setFormatter(logging.Formatter(pattern))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    for chatty in ("httpx", "httpcore", "botocore", "boto3", "urllib3", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def run(order_file: str) -> int:
+    """Supervise as the order says; returns the exit status."""
+    os.umask(0o022)
+    order = read_order(Path(order_file))
+    open_log(Path(order.directory), order.workload_id)
+    become_subreaper()
+    _log.info("supervisor %d begins: %s", os.getpid(), order.mode)
+    try:
+        outcome = asyncio.run(_supervise(order))
+    except AlreadySupervisedError as error:
+        _log.error("%s", error)
+        return 1
+    except Exception:
+        _log.exception("the supervisor failed; what it started goes on and can be adopted")
+        return 1
+    _log.info("supervisor ends: %s", outcome or "detached")
+    return 0
+
+
+async def _supervise(order: SupervisorOrder) -> Outcome | None:
+    scheduler = SchedulerClient(order.scheduler)
+    try:
+        return await supervise(order, LocalMachine(order), scheduler)
+    finally:
+        await scheduler.aclose()

@@ -1,0 +1,78 @@
+"""Collects what only the supervisor can see: CPU time of the tree, and what would block a freeze."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from scheduler_bridge.model.phases import Phase
+from snapshot.errors import SnapshotError
+from spawner.supervisor.context import Context
+from spawner.supervisor.signals import Signals, compose
+
+_log = logging.getLogger(__name__)
+
+INSPECT_SECONDS = 60.0
+FIRST_INSPECT_SECONDS = 5.0
+
+
+class CpuMeter:
+    """CPU seconds that never run backwards, although processes end and take their share along.
+
+    `read` gives the sum over living processes, None if it cannot be told now."""
+
+    def __init__(self, read: Callable[[], float | None]) -> None:
+        self._read = read
+        self._last: float | None = None
+        self._total = 0.0
+
+    def total(self) -> float | None:
+        """What was used up to now; None while nothing is known."""
+        current = self._read()
+        if current is None:
+            return None
+        self._total += current if self._last is None else max(current - self._last, 0.0)
+        self._last = current
+        return self._total
+
+
+class Sampler:
+    """Gives the signals of one heartbeat."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._meter = CpuMeter(self._cpu)
+
+    def _cpu(self) -> float | None:
+        process = self._context.process
+        return None if process is None else self._context.machine.cpu_seconds(process)
+
+    def sample(self) -> Signals:
+        """What is known now."""
+        context = self._context
+        return compose(
+            context.now(),
+            context.ear.heard,
+            cpu_seconds=self._meter.total(),
+            blockers=context.blockers,
+        )
+
+    async def run(self) -> None:
+        """Inspect about once a minute, until cancelled."""
+        pause = FIRST_INSPECT_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            if self._context.board.status.phase == Phase.RUNNING:
+                await self._inspect()
+                pause = INSPECT_SECONDS
+
+    async def _inspect(self) -> None:
+        context = self._context
+        if context.process is None or context.order.kind != "session":
+            return
+        try:
+            context.blockers = await context.machine.inspect(context.process)
+        except (OSError, SnapshotError) as error:
+            _log.warning("could not inspect the tree: %s", error)
+            context.blockers = None

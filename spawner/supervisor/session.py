@@ -1,0 +1,165 @@
+"""The life of a session, from its start to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from scheduler_bridge.model.phases import Phase
+from spawner.supervisor import bringup
+from spawner.supervisor.context import Context
+from spawner.supervisor.machine import MachineError
+from spawner.supervisor.recovery import conclude
+from spawner.supervisor.status import Outcome, Status
+from spawner.supervisor.suspend import CoolDown, suspend
+from spawner.supervisor.waiting import Ended, until_event
+from spawner.supervisor.wishes import Action, Wish
+
+_log = logging.getLogger(__name__)
+
+START_FRESH = "Start fresh: your files are untouched. The snapshot is kept for inspection."
+
+
+class SessionLife:
+    """Drives one session."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._cool_down = CoolDown()
+
+    async def run(self, earlier: Status | None) -> Outcome | None:
+        """Live. None: detached, the sandbox lives on without a supervisor."""
+        outcome = await self._bring_up(earlier)
+        if outcome is not None:
+            return outcome
+        while True:
+            event = await until_event(self._context, self._cool_down)
+            if isinstance(event, Ended):
+                return await self._exited()
+            if event.action is Action.DETACH:
+                return None
+            outcome = await self._obey(event)
+            self._context.wishes.answered(event)
+            if outcome is not None:
+                return outcome
+
+    async def _bring_up(self, earlier: Status | None) -> Outcome | None:
+        match self._context.order.mode:
+            case "resume":
+                return await self._resume()
+            case "adopt":
+                return await self._adopt(earlier)
+            case _:
+                return await self._start()
+
+    async def _start(self) -> Outcome | None:
+        context = self._context
+        try:
+            await bringup.start(context)
+        except MachineError as error:
+            return await self._failed(error.message, error.remedy)
+        if not await bringup.until_ready(context, context.order.ready_seconds):
+            return await self._never_ready()
+        self._running("started")
+        return None
+
+    async def _never_ready(self) -> Outcome:
+        context = self._context
+        log = f"Its output is in {context.directory}/run/output.log."
+        if context.machine.is_alive(context.tree):
+            error = f"The server did not answer within {context.order.ready_seconds:g} s."
+            code = None
+        else:
+            code = context.machine.exit_code(context.sandbox, context.tree)
+            error = f"The server ended before it answered (exit code {_words(code)})."
+        await bringup.remove(context)
+        return await self._failed(error, log, exit_code=code)
+
+    async def _failed(self, error: str, remedy: str, exit_code: int | None = None) -> Outcome:
+        return await self._context.finish(
+            Phase.FAILED, Outcome.FAILED, error, error=error, remedy=remedy, exit_code=exit_code
+        )
+
+    async def _resume(self) -> Outcome | None:
+        context = self._context
+        try:
+            await bringup.resume(context)
+        except MachineError as error:
+            return await self._not_resumed(error.message, error.remedy)
+        context.enter(Phase.FILLING, "its memory is coming back")
+        if not await bringup.until_ready(context, context.order.ready_seconds):
+            await bringup.remove(context)
+            return await self._not_resumed("The resumed server does not answer.", "")
+        self._running("resumed")
+        return None
+
+    async def _not_resumed(self, error: str, remedy: str) -> Outcome:
+        """Back to suspended with the snapshot that there was."""
+        context = self._context
+        return await context.finish(
+            Phase.SUSPENDED,
+            Outcome.FAILED,
+            error,
+            error=error,
+            remedy=remedy or START_FRESH,
+        )
+
+    async def _adopt(self, earlier: Status | None) -> Outcome | None:
+        context = self._context
+        if not await bringup.adopt(context, earlier):
+            return await conclude(context, earlier)
+        if await bringup.until_ready(context, context.order.ready_seconds):
+            self._running("its supervisor was replaced")
+            return None
+        if not context.machine.is_alive(context.tree):
+            return await self._exited()
+        # A server that is merely slow is still somebody's memory.
+        _log.warning("the adopted server does not answer yet")
+        self._running("its supervisor was replaced; the server does not answer yet")
+        return None
+
+    def _running(self, cause: str) -> None:
+        context = self._context
+        port = context.sandbox.network.host_port
+        context.enter(Phase.RUNNING, cause, host_port=port, error="", remedy="")
+
+    async def _obey(self, wish: Wish) -> Outcome | None:
+        context = self._context
+        match wish.action:
+            case Action.STOP:
+                return await self._stop(wish)
+            case Action.YIELD_LEASE:
+                return await self._yield_lease(wish)
+            case _:
+                outcome = await suspend(context, wish.reason or f"asked for by {wish.actor}")
+                if outcome is None:
+                    self._cool_down.failed(asyncio.get_running_loop().time())
+                return outcome
+
+    async def _stop(self, wish: Wish) -> Outcome:
+        context = self._context
+        context.fence.open()
+        await context.machine.terminate(context.tree, context.order.grace_seconds)
+        code = context.machine.exit_code(context.sandbox, context.tree)
+        await bringup.remove(context)
+        cause = wish.reason or f"stopped by {wish.actor}"
+        return await context.finish(Phase.STOPPED, Outcome.STOPPED, cause, exit_code=code)
+
+    async def _yield_lease(self, wish: Wish) -> Outcome:
+        """The GPUs are no longer ours: keep the memory if possible, and leave in any case."""
+        context = self._context
+        outcome = await suspend(context, f"the lease was lost: {wish.reason}")
+        if outcome is not None:
+            return outcome
+        return await self._stop(wish)
+
+    async def _exited(self) -> Outcome:
+        context = self._context
+        code = context.machine.exit_code(context.sandbox, context.tree)
+        await bringup.remove(context)
+        cause = f"the server ended by itself (exit code {_words(code)})"
+        return await context.finish(Phase.STOPPED, Outcome.EXITED, cause, exit_code=code)
+
+
+def _words(code: int | None) -> str:
+    return "unknown" if code is None else str(code)

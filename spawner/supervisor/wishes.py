@@ -1,0 +1,76 @@
+"""What is wanted of this workload now, whoever said it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scheduler_bridge.model.phases import Desired
+
+
+class Action(StrEnum):
+    """What a supervisor can be asked to do with its tree."""
+
+    SUSPEND = "suspend"
+    STOP = "stop"
+    DETACH = "detach"
+    YIELD_LEASE = "yield-lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An action with its author. `local` ones come from root on this machine, not by heartbeat."""
+
+    action: Action
+    reason: str
+    actor: str
+    local: bool = False
+
+
+class Wishes:
+    """The scheduler's desired state (a level that it can take back) and local requests (once).
+
+    `changed` is set whenever `current()` may have a new answer.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self._desired: Wish | None = None
+        self._local: Wish | None = None
+        self._lease_lost: Wish | None = None
+
+    def hear(self, desired: Desired, reason: str, actor: str) -> None:
+        """Take over what the scheduler's last answer says."""
+        action = {Desired.SUSPENDED: Action.SUSPEND, Desired.STOPPED: Action.STOP}.get(desired)
+        wish = None if action is None else Wish(action, reason, actor)
+        if wish != self._desired:
+            self._desired = wish
+            self.changed.set()
+
+    def ask(self, action: Action, *, reason: str, actor: str) -> None:
+        """A request made on this machine. STOP is never replaced by a lesser one."""
+        if self._local is not None and self._local.action is Action.STOP:
+            return
+        self._local = Wish(action, reason, actor, local=True)
+        self.changed.set()
+
+    def lose_lease(self, reason: str) -> None:
+        """The lease belongs to this supervisor no longer."""
+        if self._lease_lost is None:
+            self._lease_lost = Wish(Action.YIELD_LEASE, reason, "scheduler")
+            self.changed.set()
+
+    def answered(self, wish: Wish) -> None:
+        """A local request was carried out or refused. Desired states stay until taken back."""
+        if self._local == wish:
+            self._local = None
+        if self._lease_lost == wish:
+            self._lease_lost = None
+
+    def current(self) -> Wish | None:
+        """The most urgent wish: stop, then a lost lease, then what was asked here, then desired."""
+        for wish in (self._local, self._desired):
+            if wish is not None and wish.action is Action.STOP:
+                return wish
+        return self._lease_lost or self._local or self._desired
