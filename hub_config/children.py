@@ -36,8 +36,8 @@ Probe = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program. `inputs` are files whose content it reads only at start: another content means
-    that a running one cannot be adopted."""
+    """One program, started in `folder` (else beside its log). `inputs` are files whose content it
+    reads only at start: another content means that a running one cannot be adopted."""
 
     name: str
     argv: tuple[str, ...]
@@ -47,6 +47,7 @@ class Program:
     ready_seconds: float = 30.0
     end_seconds: float = 15.0
     inputs: tuple[Path, ...] = ()
+    folder: Path | None = None
 
     def digest(self) -> str:
         """Names this configuration of the program; holds no secret in readable form."""
@@ -132,7 +133,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,
-                cwd=program.log_file.parent,
+                cwd=program.folder or program.log_file.parent,
                 start_new_session=True,
             )
         finally:

@@ -78,13 +78,18 @@ class SecretFiles:
         """The password of the demo users; loopback only."""
         return self._text("demo-password", secrets.token_hex(4))
 
+    def admin_password(self) -> str:
+        """The administrator's password; long, because an administrator may become anybody."""
+        return self._text("admin-password", secrets.token_hex(16))
+
     def create_all(self) -> None:
         """Make whatever is missing."""
         for name in self.service_tokens():
             self.service_token_file(name)
         self.store_credentials()
         self.cookie_secret()
-        for make in (self.proxy_token, self.crypt_key, self.demo_password):
+        texts = (self.proxy_token, self.crypt_key, self.demo_password, self.admin_password)
+        for make in texts:
             make()
 
     def _text(self, name: str, fresh: str) -> str:

@@ -15,7 +15,7 @@ from hub_config.paths import StateFolder
 DEFAULT_PORT = 8000
 HOST = "127.0.0.1"
 SERVICE_NAME = "hubernate"
-DEMO_USERS = ("ada", "bob", "cleo")
+DEMO_USERS = ("alice", "bob", "carol")
 ADMIN_USER = "admin"
 
 

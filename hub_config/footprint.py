@@ -1,0 +1,57 @@
+"""Everything that Hubernate uses of a machine outside its checkout and its state folder (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIRST_MANAGED_UID = 210_000
+FIRST_INNER_ROOT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One thing: what, what for, and how to take it back."""
+
+    what: str
+    purpose: str
+    undo: str
+
+
+FOOTPRINT = (
+    Use(
+        f"user ids {FIRST_MANAGED_UID} and up",
+        "accounts of Hub users who have none on this machine; numbers only, nothing is written to "
+        "/etc/passwd",
+        "remove the state folder; nothing else knows them",
+    ),
+    Use(
+        f"user ids {FIRST_INNER_ROOT} and up",
+        "the root of each sandbox, one id per session or job, without any right outside",
+        "nothing to undo: no file outside a sandbox has them",
+    ),
+    Use(
+        "five TCP ports on 127.0.0.1 (8000 to 8004), and one per running session",
+        "Hub, proxy, scheduler, store and sessions",
+        "hubernate down",
+    ),
+    Use(
+        "mount, network and user namespaces",
+        "one set per sandbox; they vanish with its last process",
+        "hubernate down",
+    ),
+    Use(
+        "sysctls: none is changed",
+        "user.max_user_namespaces must be above 0, which is the default",
+        "nothing to undo",
+    ),
+    Use(
+        "system packages: none for running; chromium and fonts-dejavu-core for the browser tests",
+        "make test installs them with apt where they are missing, and says so",
+        "apt-get remove --autoremove chromium fonts-dejavu-core",
+    ),
+    Use(
+        "the state folder (HUBERNATE_STATE, else /var/lib/hubernate)",
+        "programs, secrets, snapshots, homes, logs",
+        "hubernate down, then remove the folder: homes and snapshots go with it",
+    ),
+)

@@ -1,0 +1,56 @@
+"""GPUs of this machine: the driver's, or virtual ones that are files and compute nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_VIRTUAL = 2
+LONGEST_WAIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RealGpus:
+    """What the driver reports. `problem` says why nothing can be read, where there is a driver."""
+
+    models: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def read_real_gpus() -> RealGpus:
+    """Ask NVML. No driver at all is no problem: there is nothing to report."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        absent = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
+        return RealGpus() if error.value in absent else RealGpus(problem=str(error))
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        return RealGpus(tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles))
+    except pynvml.NVMLError as error:
+        return RealGpus(problem=str(error))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def write_virtual_gpus(folder: Path, count: int) -> tuple[Path, ...]:
+    """Identity files `vgpu0` ... as many as asked, and no others. Kept ones keep their content."""
+    wanted = [folder / f"vgpu{index}" for index in range(count)]
+    for index, path in enumerate(wanted):
+        if not path.exists():
+            identity = {
+                "uuid": f"VGPU-{socket.gethostname()}-{index}",
+                "index": index,
+                "model": "virtual GPU",
+                "virtual": True,
+            }
+            path.write_text(json.dumps(identity) + "\n")
+        path.chmod(0o666)
+    for path in set(folder.glob("vgpu*")) - set(wanted):
+        path.unlink()
+    return tuple(wanted)
