@@ -17,7 +17,7 @@ BIN := $(HUBERNATE_DOWNLOADS)/venv/bin
 BRING := $(PYTHON) -B hub_config/setup/bootstrap.py
 
 .DEFAULT_GOAL := help
-.PHONY: help up down doctor demo sync test e2e check format
+.PHONY: help up down doctor demo sync test e2e check format tool
 
 help: ## Show the targets
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,3 +57,6 @@ format: ## Bring the source into the one format
 	@$(BRING) check
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+tool: ## Run one tool of the environment (RUN='ruff check')
+	@$(BRING) check && $(BIN)/$(RUN)

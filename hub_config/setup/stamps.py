@@ -21,7 +21,7 @@ class Stamps:
         """What was noted when the step last finished; empty if it never did."""
         try:
             found = json.loads((self.folder / f"{step}.json").read_text())
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -137,7 +137,7 @@ def _judge(goal: str, folder: StateFolder, missing: list[str], progress: Progres
 def _make_reachable(downloads: Path) -> None:
     try:
         downloads.mkdir(parents=True, exist_ok=True)
-    except PermissionError as error:
+    except OSError as error:
         raise SetupFailed(
             f"{downloads} cannot be created: {error.strerror}.",
             remedy="Start as root, or choose a folder of yours with HUBERNATE_STATE.",
