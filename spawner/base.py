@@ -1,0 +1,534 @@
+"""What the Hub sees of a session: start, stop, poll, progress and state as a few calls each.
+
+`GpuSessionMixin` goes in front of any Spawner class and needs one thing from its subclass: the host
+on which supervisors are started (`make_host`). The work is done in `opening` and `closing`, which
+know no JupyterHub; here are the Hub's rules (what it calls when, what it forgets, what it deletes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from traitlets import Float, Integer, TraitError, Unicode, default
+from traitlets import List as ListTrait
+from traitlets.config import LoggingConfigurable
+
+from scheduler_bridge.errors import NotAllowed, Refused, SchedulerError, Unavailable
+from scheduler_bridge.model.phases import TERMINAL, Desired, Kind
+from scheduler_bridge.model.workload import FleetView, Grant, Workload, WorkloadSpec
+from scheduler_bridge.plugin import SchedulerPlugin
+from spawner import options
+from spawner.closing import Close, Closed, Closing
+from spawner.hosting import HostError, Launch, LaunchFailed, Seen, SessionHost
+from spawner.names import session_key, session_name
+from spawner.opening import Ended, Opened, Opening, OtherSize, StillQueued, Wish
+from spawner.profiles_model import DEFAULT_PROFILES, Profile, check_profiles
+from spawner.progress import ProgressLog, place_kept_sentence
+from spawner.refusals import BadRequest, DidNotStart, NobodyKnows, NotOpened, PlaceKept
+from spawner.schedulers import scheduler_named
+from spawner.state import SavedState, StateKey
+from spawner.steps import Step
+
+READY_MARGIN_SECONDS = 5.0
+CANCEL_PATIENCE_SECONDS = 0.7
+"""The Hub sleeps one second after it cancelled a start, then looks again: be done before that."""
+ADOPT_AGAIN_SECONDS = 5.0
+
+
+class GpuSessionMixin(LoggingConfigurable):
+    """A Hub server that is a session of the scheduler and survives being stopped."""
+
+    scheduler_plugin = Unicode(
+        "http",
+        help="""Which scheduler plugin to use: a name in the entry-point group
+        `hubernate.schedulers`. `http` speaks to the service at `scheduler_url`.""",
+    ).tag(config=True)
+    scheduler_url = Unicode(
+        help="""Where the scheduler answers, e.g. http://127.0.0.1:8003/services/hubernate. While
+        it does not, running sessions go on and can be suspended; new ones are refused (503).""",
+    ).tag(config=True)
+    scheduler_token_file = Unicode(
+        help="""File with the Hub's token for the scheduler and nothing else. Must be readable by
+        the Hub only. A wrong token shows as "not allowed" at every start.""",
+    ).tag(config=True)
+    state_secret_file = Unicode(
+        help="""File with a secret of 32 bytes or more, which encrypts the sessions' API tokens in
+        the Hub's database. If it is lost, sessions that were suspended before resume with a token
+        that the Hub finds again only on the machine where they ran.""",
+    ).tag(config=True)
+    hub_name = Unicode(
+        "local",
+        help="""Names this Hub at the scheduler. Part of every session's key: changing it hides all
+        suspended sessions from the Hub until it is changed back.""",
+    ).tag(config=True)
+    queue_wait = Float(
+        45.0,
+        help="""Seconds a start waits in the queue before the user is told the place and sent away;
+        the place is kept and the session is started when it is its turn. Must be below
+        `start_timeout` by 15 s or more. Higher: fewer people see that message, but each waiting
+        start counts against `JupyterHub.concurrent_spawn_limit`.""",
+    ).tag(config=True)
+    suspend_wait = Float(
+        1800.0,
+        help="""Seconds that stopping a server waits for the suspend to be stored. After that the
+        server counts as stopped in the Hub, but the session lives on and is found again when it is
+        opened. Lower only where sessions are small.""",
+    ).tag(config=True)
+    stop_wait = Float(
+        60.0,
+        help="""Seconds to wait for a session that is ended without keeping its memory.""",
+    ).tag(config=True)
+    start_timeout = Integer(
+        180,
+        help="""Seconds until the Hub gives up on a start. Includes `queue_wait`, fetching and
+        restoring the memory of a suspended session, and the server's own start.""",
+    ).tag(config=True)
+    profiles = ListTrait(
+        list(DEFAULT_PROFILES),
+        help="""The sizes users may choose from: a list of `spawner.profiles_model.Profile`. The
+        first is taken where nothing was chosen. More GPUs than a machine has are refused.""",
+    ).tag(config=True)
+
+    user: Any
+    name: str
+    orm_spawner: Any
+    api_token: str
+    user_options: dict[str, Any]
+    pending: str | None
+    cmd: list[str]
+    server: Any
+    get_args: Any
+    get_env: Any
+
+    _leftovers: ClassVar[dict[str, asyncio.Task[None]]] = {}
+    _adoptions: ClassVar[dict[str, asyncio.Task[None]]] = {}
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._progress = ProgressLog()
+        self._saved = SavedState()
+        self._is_starting = False
+        self._ends_for_good = False
+        self._is_not_ours = False
+        self._keeps_memory = False
+        self._client_scopes: list[str] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._host: SessionHost | None = None
+        super().__init__(**kwargs)
+        check_profiles(tuple(self.profiles))
+        if self.queue_wait > self.start_timeout - 15:
+            raise TraitError(
+                f"queue_wait is {self.queue_wait:.0f} s and start_timeout {self.start_timeout} s: "
+                "set queue_wait at least 15 s below start_timeout, or every wait in the queue "
+                "counts as a failure of the Hub."
+            )
+
+    # what a subclass gives
+
+    def make_host(self) -> SessionHost:
+        """Where this class starts supervisors. Called once per spawner, when first needed."""
+        raise NotImplementedError
+
+    # the parts
+
+    @property
+    def host(self) -> SessionHost:
+        if self._host is None:
+            self._host = self.make_host()
+        return self._host
+
+    @property
+    def plugin(self) -> SchedulerPlugin:
+        return scheduler_named(self.scheduler_plugin, self.scheduler_url, self.scheduler_token_file)
+
+    @property
+    def key(self) -> str:
+        """This server at the scheduler."""
+        return session_key(self.hub_name, self.user.name, self.name)
+
+    @property
+    def workload_id(self) -> str:
+        """The session this server had last, empty if none."""
+        return self._saved.workload_id
+
+    def look(self) -> Seen:
+        """This machine's view of the session. Never raises."""
+        return self.host.observe(self._saved.workload_id) if self._saved.workload_id else Seen()
+
+    # start
+
+    async def start(self) -> str:
+        """Open the session and return its URL. Raises subclasses of `NotOpened`.
+
+        May be cancelled at any await; a lease or queue entry that nobody wants any more is given
+        back then, in a task of its own that the next start waits for.
+        """
+        self._is_starting = True
+        self._is_not_ours = self._ends_for_good = self._keeps_memory = False
+        if self._progress.is_closed:
+            self._progress = ProgressLog()
+        try:
+            await self._await_leftovers()
+            opened = await self._open()
+            if opened.is_continued:
+                self._client_scopes = await self._allowed_scopes()
+            return f"http://127.0.0.1:{opened.status.host_port}"
+        finally:
+            self._is_starting = False
+            self._progress.close()
+
+    async def _open(self) -> Opened:
+        opening = Opening(
+            self.plugin,
+            self.host,
+            self._progress,
+            make_launch=self._make_launch,
+            clock=time.monotonic,
+        )
+        ready_wait = self.start_timeout - self.queue_wait - READY_MARGIN_SECONDS
+        try:
+            wish = await self._wish()
+            opened = await opening.run(wish, queue_wait=self.queue_wait, ready_wait=ready_wait)
+        except Unavailable as problem:
+            live = await opening.attach(self.workload_id, self.look())
+            if live is None:
+                await self._give_back(opening)
+                raise self._refusal(problem) from problem
+            opened = live
+        except (SchedulerError, HostError, StillQueued, OtherSize, Ended) as problem:
+            await self._give_back(opening)
+            raise self._refusal(problem) from problem
+        except BaseException:
+            await self._give_back(opening)
+            raise
+        if opened.is_continued:
+            self._use_old_token(opened.workload_id)
+        return opened
+
+    async def _wish(self) -> Wish:
+        """What is to be opened: the session that exists if it fits what was asked for, else a new
+        one of the size that was chosen. REST options pass here too; the form is not trusted."""
+        existing = await self.plugin.find(self.key)
+        if existing is not None and _means(self.user_options, existing.spec):
+            spec = existing.spec
+        else:
+            spec = self._spec(await self._choice())
+        return Wish(self.key, spec, actor=self.user.name, known_id=self.workload_id)
+
+    async def _choice(self) -> options.Choice:
+        try:
+            return options.choose(self.user_options, self.profiles, await self.fleet())
+        except options.BadOptions as problem:
+            raise BadRequest(str(problem)) from problem
+
+    def _spec(self, choice: options.Choice) -> WorkloadSpec:
+        return WorkloadSpec(
+            kind=Kind.SESSION,
+            name=session_name(self.user.name, self.name),
+            user=self.user.name,
+            hub=self.hub_name,
+            server=self.name,
+            profile=choice.profile.slug,
+            gpus=choice.gpus,
+        )
+
+    async def fleet(self) -> FleetView | None:
+        """What exists and is free; None while the scheduler does not answer."""
+        try:
+            return await self.plugin.fleet()
+        except Unavailable:
+            return None
+
+    async def _make_launch(self, mode: str, workload: Workload, grant: Grant) -> Launch:
+        if mode == "start":
+            self._saved = SavedState(workload.id, self.api_token)
+        else:
+            self._use_old_token(workload.id)
+        return Launch(
+            mode=mode,
+            workload=workload,
+            grant=grant,
+            argv=(*self.cmd, *self.get_args()),
+            environment=self.get_env(),
+            base_url=self.server.base_url if self.server else "/",
+        )
+
+    def _use_old_token(self, workload_id: str) -> None:
+        """The session's processes hold the token of their first start: tell the Hub, which then
+        drops the one it just made and checks the old one."""
+        known = self._saved.token if self._saved.workload_id == workload_id else ""
+        token = known or self.host.remembered_token(workload_id)
+        if token:
+            self.api_token = token
+        else:
+            self.log.warning("%s: the session's token is unknown", self.key)
+        self._saved = SavedState(workload_id, token)
+
+    async def _give_back(self, opening: Opening) -> None:
+        """Free what the opening has booked, outside the reach of the Hub's cancel."""
+        self._ends_for_good = opening.launched is Step.START
+        self._is_not_ours = opening.launched not in (Step.START, Step.RESUME)
+        self._keeps_memory = opening.has_memory
+        task = asyncio.create_task(self._give_back_now(opening))
+        key, kept = self.key, self._leftovers
+        kept[key] = task
+        task.add_done_callback(lambda done: kept.pop(key) if kept.get(key) is done else None)
+        await asyncio.wait({task}, timeout=CANCEL_PATIENCE_SECONDS)
+
+    async def _give_back_now(self, opening: Opening) -> None:
+        try:
+            await opening.give_back(actor=self.user.name, reason="the start was ended")
+        except Exception as problem:
+            self.log.warning(
+                "%s: could not give back its place now (%s); the scheduler takes it back when the "
+                "lease runs out",
+                self.key,
+                problem,
+            )
+
+    async def _await_leftovers(self) -> None:
+        task = self._leftovers.get(self.key)
+        if task is not None:
+            await asyncio.wait({task}, timeout=15.0)
+
+    def _refusal(self, problem: Exception) -> Exception:
+        """The Hub's exception for what went wrong, in the user's words."""
+        match problem:
+            case StillQueued():
+                return PlaceKept(place_kept_sentence(problem.workload))
+            case OtherSize():
+                return self._other_size(problem.workload)
+            case Ended() | LaunchFailed() | HostError():
+                return DidNotStart(problem.message, remedy=problem.remedy)
+            case Unavailable():
+                return NobodyKnows(
+                    "The scheduler does not answer, so no session can be opened right now.",
+                    remedy="Your files and suspended sessions are safe. Try again in a minute.",
+                )
+            case Refused():
+                return BadRequest(problem.message, remedy=problem.remedy)
+            case NotAllowed():
+                self.log.error("%s: the scheduler does not allow it: %s", self.key, problem)
+                return DidNotStart(problem.message, remedy="Tell your administrator.")
+            case SchedulerError():
+                return DidNotStart(problem.message, remedy=problem.remedy or "Try again.")
+        return problem
+
+    def _other_size(self, workload: Workload) -> NotOpened:
+        spec = workload.spec
+        # the Hub has already stored what was asked for: let a plain retry mean the old session
+        self.orm_spawner.user_options = {"profile": spec.profile, "gpus": spec.gpus}
+        return BadRequest(
+            f"There is already a session here with {options.count_gpus(spec.gpus)} "
+            f"(profile {spec.profile}), and its memory would be lost.",
+            remedy="Resume it, or discard it on the home page before you choose another size.",
+        )
+
+    async def _allowed_scopes(self) -> list[str]:
+        scopes = await self._get_oauth_client_allowed_scopes()  # type: ignore[attr-defined]
+        return list(scopes)
+
+    # stop
+
+    async def stop(self, now: bool = False) -> None:
+        """Suspend the session, or end it where it cannot be frozen. Never raises.
+
+        Returns when the memory is stored, when the session has ended, or when neither was possible:
+        then it lives on, `poll` says so, and the next start finds it again.
+        """
+        try:
+            closed = await self._close()
+        except Exception:
+            self.log.exception("%s: stopping failed; the session was left as it is", self.key)
+            return
+        if closed.result is Close.STILL_RUNNING:
+            self.log.warning("%s still runs: %s %s", self.key, closed.why, closed.remedy)
+        else:
+            self.log.info("%s: %s", self.key, closed.result)
+
+    async def _close(self) -> Closed:
+        if not self.workload_id or self._is_not_ours:
+            # the start failed before it changed anything: what was there stays as it was
+            return Closed(Close.ENDED)
+        closing = Closing(
+            self.plugin, self.host, self.workload_id, actor=self.user.name, clock=time.monotonic
+        )
+        reason = self.host.why_not_freezable()
+        if self._ends_for_good or reason:
+            return await closing.stop(reason=reason or "its start was ended", limit=self.stop_wait)
+        return await closing.suspend(reason="the server was stopped", limit=self.suspend_wait)
+
+    @property
+    def will_resume(self) -> bool:
+        """Whether the Hub must keep the token that this session's processes hold: its memory was
+        committed (or its snapshot is still there after a failed resume), or it still lives."""
+        if not self._saved.token or self.api_token != self._saved.token:
+            return False
+        seen = self.look()
+        return seen.is_live or seen.is_suspended or self._keeps_memory
+
+    # poll
+
+    async def poll(self) -> int | None:
+        """None while anything of the session may live or is being started, else its exit code (0
+        after a suspend). Reads two small files; asks nobody; never raises."""
+        if self._is_starting:
+            return None
+        seen = self.look()
+        if seen.supervisor_alive:
+            return None
+        if seen.sandbox_alive:
+            self._adopt()
+            return None
+        return seen.exit_code
+
+    def _adopt(self) -> asyncio.Task[None]:
+        """Give a live tree whose supervisor died a new one; at most one attempt at a time."""
+        workload_id, running = self.workload_id, self._adoptions
+        if workload_id not in running:
+            running[workload_id] = asyncio.create_task(self._adopt_now(workload_id))
+            running[workload_id].add_done_callback(lambda _: running.pop(workload_id, None))
+        return running[workload_id]
+
+    async def _adopt_now(self, workload_id: str) -> None:
+        try:
+            workload = await self.plugin.get(workload_id)
+            grant = await self.plugin.take(workload_id)
+            await self.host.launch(await self._make_launch("adopt", workload, grant))
+            self.log.warning("%s: its supervisor had died; a new one took over", self.key)
+        except Exception as problem:
+            self.log.warning(
+                "%s runs without a supervisor and could not get one yet: %s", self.key, problem
+            )
+            await asyncio.sleep(ADOPT_AGAIN_SECONDS)
+
+    def start_polling(self) -> None:
+        """The Hub calls this right after a start and for each session it finds at its own start."""
+        super().start_polling()  # type: ignore[misc]
+        self._restore_client_scopes()
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._watch())
+
+    def stop_polling(self) -> None:
+        super().stop_polling()  # type: ignore[misc]
+        if self._watcher is not None and self._watcher is not asyncio.current_task():
+            self._watcher.cancel()
+
+    def _restore_client_scopes(self) -> None:
+        """After a start that reused a token, the Hub has emptied the scopes that its OAuth client
+        may be given (seen in 6.1.1); put them back before anybody logs in."""
+        client = self.orm_spawner.oauth_client if self._client_scopes is not None else None
+        if client is not None:
+            client.allowed_scopes = list(self._client_scopes or ())
+
+    async def _watch(self) -> None:
+        """Tell the Hub of the session's end at once, not at its next poll."""
+        while True:
+            await self.host.wait_end(self.workload_id)
+            # in the middle of a start or stop the Hub looks for itself; it tells nobody of the end
+            while self.pending:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            if await self.poll_and_notify() is not None:  # type: ignore[attr-defined]
+                return
+            adoption = self._adoptions.get(self.workload_id)
+            if adoption is not None:
+                await asyncio.wait({adoption})
+            await asyncio.sleep(0.1)
+
+    # state, progress, options
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state()  # type: ignore[misc]
+        return state | self._saved.as_json(self._state_key())
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)  # type: ignore[misc]
+        self._saved = SavedState.from_json(state, self._state_key())
+        self.api_token = self._saved.token
+
+    def _state_key(self) -> StateKey:
+        return StateKey(Path(self.state_secret_file).read_bytes().strip())
+
+    async def progress(self) -> AsyncIterator[dict[str, object]]:
+        """What is happening, from the beginning, for each page that asks."""
+        async for event in self._progress.read():
+            yield event.as_hub_event()
+
+    @default("options_form")
+    def _default_options_form(self) -> Any:
+        return lambda _spawner: self._form()
+
+    async def _form(self) -> str:
+        """The form, or nothing where a session exists: opening it needs no choice."""
+        try:
+            existing = await self.plugin.find(self.key)
+        except SchedulerError:
+            existing = None
+        if existing is not None or self.look().is_suspended:
+            return ""
+        chosen = str((self.orm_spawner.user_options or {}).get("profile", ""))
+        return options.form_html(self.profiles, await self.fleet(), chosen=chosen)
+
+    @default("apply_user_options")
+    def _default_apply_user_options(self) -> Any:
+        return lambda _spawner, _wanted: None  # `start` does, where it can refuse in full sentences
+
+    def _default_options_from_form(self, form_data: Mapping[str, list[str]]) -> dict[str, object]:
+        return options.from_form(form_data)
+
+    @default("options_from_query")
+    def _default_options_from_query(self) -> Any:
+        return options.from_form
+
+    # rename, delete
+
+    async def rename(self, old_name: str, new_name: str) -> None:
+        """Refused while there is a session: its processes know the old name and URL."""
+        workload = await self.plugin.find(session_key(self.hub_name, self.user.name, old_name))
+        if workload is not None:
+            raise BadRequest(
+                f"Server {old_name!r} has a session ({workload.phase}) that knows its name.",
+                remedy="Discard it on the home page, then rename the server.",
+            )
+
+    async def delete_forever(self) -> None:
+        """The server or its user is removed: end the session, delete every snapshot of it."""
+        workload = await self.plugin.find(self.key)
+        if workload is not None:
+            await discard(
+                self.plugin, self.host, workload, actor=self.user.name, limit=self.stop_wait
+            )
+
+
+async def discard(
+    plugin: SchedulerPlugin, host: SessionHost, workload: Workload, *, actor: str, limit: float
+) -> None:
+    """End a session without keeping anything of its memory; files stay. Raises `SchedulerError`,
+    and `HostError` when it has not ended within `limit` seconds (nothing is deleted then)."""
+    reason = "discarded by its owner"
+    workload = await plugin.desire(workload.id, Desired.STOPPED, actor=actor, reason=reason)
+    deadline = time.monotonic() + limit
+    while workload.phase not in TERMINAL:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise HostError(
+                f"The session did not end within {limit:.0f} s.", remedy="Try again in a minute."
+            )
+        workload = await plugin.wait(workload.id, version=workload.version, timeout=left)
+    await host.forget(workload)
+
+
+def _means(wanted: Mapping[str, Any], spec: WorkloadSpec) -> bool:
+    """Whether options ask for nothing else than a session that exists."""
+    unknown = set(wanted) - options.KNOWN_KEYS
+    return (
+        not unknown
+        and wanted.get("profile", spec.profile) == spec.profile
+        and ("gpus" not in wanted or str(wanted["gpus"]) == str(spec.gpus))
+    )
+
+
+__all__ = ["GpuSessionMixin", "Profile", "discard"]

@@ -1,0 +1,231 @@
+"""Sessions of this machine: `LocalSpawner` and the host that starts supervisors here.
+
+A supervisor is a process of its own, nobody's child: it outlives the Hub, and is known by PID and
+start time in its `status.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+from jupyterhub.spawner import Spawner
+from pydantic import ValidationError
+from traitlets import Dict, Integer, Unicode, default
+from traitlets import List as ListTrait
+
+from scheduler_bridge.model.workload import Workload
+from snapshot import proc
+from snapshot.errors import SnapshotError
+from snapshot.model import Process
+from snapshot.repository import open_repository
+from spawner.base import GpuSessionMixin
+from spawner.hosting import HostError, Launch, LaunchFailed, NotReachable, Seen, SessionHost
+from spawner.identity import IdentityBook, NameRefusedError
+from spawner.local_order import (
+    ORDER_FILE,
+    Placed,
+    SupervisorNotStartedError,
+    session_order,
+    start_supervisor,
+    workload_directory,
+)
+from spawner.schedulers import read_json
+from spawner.site import LocalSite, read_site
+from spawner.supervisor import client
+from spawner.supervisor.order import SupervisorOrder
+from spawner.supervisor.status import Status, read_status
+
+
+@cache
+def site_of(path: str, changed: float) -> LocalSite:
+    """The site file's content; read again when the file has changed."""
+    return read_site(Path(path))
+
+
+def observe_folder(directory: Path, launched: Process | None = None) -> Seen:
+    """What a supervisor's folder and /proc show. Never raises.
+
+    `launched` is the supervisor that was just started, if any: what an earlier one left in the
+    folder is not its word.
+    """
+    status = _status(directory)
+    if launched is not None and (status is None or status.supervisor != launched):
+        sandbox = status.sandbox if status and not proc.has_ended(launched) else None
+        return Seen(None, not proc.has_ended(launched), _lives(sandbox))
+    if status is None:
+        return Seen()
+    return Seen(status, _lives(status.supervisor), _lives(status.sandbox))
+
+
+def _status(directory: Path) -> Status | None:
+    try:
+        return read_status(directory)
+    except (OSError, ValidationError):
+        return None
+
+
+def _lives(process: Process | None) -> bool:
+    return process is not None and not proc.has_ended(process)
+
+
+class LocalHost:
+    """Starts, watches and asks supervisors on this machine."""
+
+    def __init__(self, site: LocalSite) -> None:
+        self._site = site
+        self._launched: dict[str, Process] = {}
+
+    def _directory(self, workload_id: str) -> Path:
+        return workload_directory(self._site, workload_id)
+
+    def observe(self, workload_id: str) -> Seen:
+        return observe_folder(self._directory(workload_id), self._launched.get(workload_id))
+
+    async def launch(self, launch: Launch) -> None:
+        try:
+            order = await asyncio.to_thread(self._order, launch)
+            process = await asyncio.to_thread(start_supervisor, order, python=self._site.python)
+        except (NameRefusedError, SupervisorNotStartedError, OSError, ValueError) as error:
+            raise LaunchFailed(str(error)) from error
+        self._launched[launch.workload.id] = process
+
+    def _order(self, launch: Launch) -> SupervisorOrder:
+        """Blocking: the account may have to be made first."""
+        site, workload, grant = self._site, launch.workload, launch.grant
+        book = IdentityBook(
+            site.users_file,
+            homes=site.homes_directory,
+            first_inner_root=site.first_inner_root,
+        )
+        return session_order(
+            site,
+            Placed(workload.spec, grant.lease, grant.credential),
+            book.account(workload.spec.user),
+            inner_root=book.inner_root(workload.id),
+            argv=launch.argv,
+            environment=launch.environment,
+            mode=launch.mode,
+            snapshot=workload.snapshot.key if launch.mode == "resume" and workload.snapshot else "",
+            ready_path=f"{launch.base_url.rstrip('/')}/api",
+        )
+
+    async def ask(self, workload_id: str, command: str, *, actor: str, reason: str) -> None:
+        try:
+            await client.ask(self._directory(workload_id), command, actor=actor, reason=reason)
+        except (client.NotAnsweringError, client.RefusedError) as error:
+            raise NotReachable(str(error)) from error
+
+    async def wait_end(self, workload_id: str) -> None:
+        seen = self.observe(workload_id)
+        process = self._launched.get(workload_id)
+        if process is None and seen.status is not None:
+            process = seen.status.supervisor
+        if process is not None:
+            await wait_for_end(process)
+
+    def remembered_token(self, workload_id: str) -> str:
+        environment = read_json(self._directory(workload_id) / ORDER_FILE).get("environment")
+        return str((environment or {}).get("JUPYTERHUB_API_TOKEN", ""))
+
+    def why_not_freezable(self) -> str:
+        if self._site.freezable:
+            return ""
+        return self._site.not_freezable_because or "sessions cannot be suspended on this machine."
+
+    async def forget(self, workload: Workload) -> None:
+        try:
+            await asyncio.to_thread(self._forget, workload)
+        except (SnapshotError, OSError) as error:
+            raise HostError(
+                f"The session has ended, but its snapshot could not be deleted: {error}",
+                remedy="It is deleted with the next clean-up.",
+            ) from error
+
+    def _forget(self, workload: Workload) -> None:
+        if workload.snapshot is not None:
+            repository = open_repository(self._site.store)
+            for stored in repository.list(workload.spec.user, workload.id):
+                repository.remove(stored.manifest)
+        self._launched.pop(workload.id, None)
+        if not self.observe(workload.id).is_live:
+            shutil.rmtree(self._directory(workload.id), ignore_errors=True)
+            IdentityBook(
+                self._site.users_file,
+                homes=self._site.homes_directory,
+                first_inner_root=self._site.first_inner_root,
+            ).release(workload.id)
+
+
+async def wait_for_end(process: Process) -> None:
+    """Return as soon as a process that is not our child has ended."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ended.set)
+        # the PID may have been given to somebody else before it was opened
+        if not proc.has_ended(process):
+            await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+class LocalSpawner(GpuSessionMixin, Spawner):  # type: ignore[misc]
+    """JupyterLab in a sandbox of this machine, with the GPUs of its lease."""
+
+    site_file = Unicode(
+        help="""The facts of this machine, written by set-up (`site.json` in the state folder). If
+        it is missing, no session can start; run `hubernate doctor`.""",
+    ).tag(config=True)
+    session_environment = Dict(
+        {"UV_USE_IO_URING": "0"},
+        help="""Variables of every session. The default keeps libuv off io_uring, whose rings
+        cannot be stored with a session.""",
+    ).tag(config=True)
+    env_keep = ListTrait(
+        Unicode(),
+        [],
+        help="""Variables of the Hub's own environment to pass on. None by default: they would be
+        frozen into suspended sessions.""",
+    ).tag(config=True)
+    ip = Unicode("0.0.0.0", help="""Inside the session's own network.""").tag(config=True)
+    port = Integer(8888, help="""Inside the session's own network.""").tag(config=True)
+
+    def make_host(self) -> SessionHost:
+        return LocalHost(self.site)
+
+    @property
+    def site(self) -> LocalSite:
+        """Raises `OSError` and `ValidationError` naming what is wrong with the site file."""
+        return site_of(self.site_file, Path(self.site_file).stat().st_mtime)
+
+    @default("cmd")
+    def _default_cmd(self) -> list[str]:
+        return [f"{self.site.environment_directory}/bin/jupyterhub-singleuser"]
+
+    @default("args")
+    def _default_args(self) -> list[str]:
+        return list(SINGLEUSER_ARGUMENTS)
+
+    def get_env(self) -> dict[str, str]:
+        environment = {**super().get_env(), **self.session_environment}
+        return {name: str(value) for name, value in environment.items() if value is not None}
+
+
+SINGLEUSER_ARGUMENTS = (
+    # kernels and server speak over UNIX sockets: nothing of that is lost with a network
+    "--KernelManager.transport=ipc",
+    "--ServerApp.jpserver_extensions={'spawner.extension': True}",
+    # who is idle is judged outside; these compare clocks, and would end a session that comes back
+    "--MappingKernelManager.cull_idle_timeout=0",
+    "--TerminalManager.cull_inactive_timeout=0",
+    "--ServerApp.shutdown_no_activity_timeout=0",
+)

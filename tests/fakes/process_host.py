@@ -1,0 +1,144 @@
+"""A host whose sessions are small HTTP servers: each is one process that is its own supervisor and
+sandbox, writes a real `status.json`, and obeys files in its folder (`suspend`, `stop`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from scheduler_bridge.errors import SchedulerError
+from scheduler_bridge.model.phases import Desired, Phase
+from scheduler_bridge.model.workload import Report, SnapshotRef, Workload
+from scheduler_bridge.plugin import SchedulerPlugin
+from snapshot import proc
+from snapshot.model import Process
+from spawner.hosting import Launch, LaunchFailed, NotReachable, Seen
+from spawner.local import observe_folder
+from spawner.supervisor.status import Outcome, read_status
+
+PROGRAM = Path(__file__).with_name("small_session.py")
+
+
+class ProcessHost:
+    """Moves its sessions at the scheduler itself, as a supervisor would.
+
+    `refuses_suspend` lets every suspend fail with that error; `launch_error` every launch.
+    """
+
+    def __init__(self, folder: Path, plugin: SchedulerPlugin) -> None:
+        self.folder = folder
+        self._plugin = plugin
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._known: dict[str, Process] = {}
+        self.launches: list[Launch] = []
+        self.forgotten: list[str] = []
+        self.launch_error = ""
+        self.not_freezable = ""
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def _dir(self, workload_id: str) -> Path:
+        return self.folder / workload_id
+
+    def observe(self, workload_id: str) -> Seen:
+        process = self._processes.get(workload_id)
+        if process is not None:
+            process.poll()
+        return observe_folder(self._dir(workload_id), self._known.get(workload_id))
+
+    async def launch(self, launch: Launch) -> None:
+        if self.launch_error:
+            raise LaunchFailed(self.launch_error)
+        self.launches.append(launch)
+        directory = self._dir(launch.workload.id)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in ("suspend", "stop"):
+            (directory / name).unlink(missing_ok=True)
+        order = {"environment": launch.environment, "mode": launch.mode}
+        (directory / "order.json").write_text(json.dumps(order))
+        self._processes[launch.workload.id] = subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, str(PROGRAM), str(directory), launch.workload.id],
+            env=os.environ | launch.environment,
+            start_new_session=True,
+        )
+        known = proc.identify(self._processes[launch.workload.id].pid)
+        assert known is not None
+        self._known[launch.workload.id] = known
+        task = asyncio.create_task(self._follow(launch))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _follow(self, launch: Launch) -> None:
+        workload_id, grant = launch.workload.id, launch.grant
+
+        async def move(phase: Phase, snapshot: SnapshotRef | None = None) -> None:
+            try:
+                await self._plugin.move(
+                    grant.lease.id, grant.credential, phase, cause="test", snapshot=snapshot
+                )
+            except SchedulerError as problem:
+                print(f"move to {phase}: {problem}", file=sys.stderr)
+
+        while not (seen := self.observe(workload_id)).is_ready and seen.supervisor_alive:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        if launch.mode == "resume":
+            await move(Phase.FILLING)
+        if launch.mode != "adopt":
+            await move(Phase.RUNNING)
+        await self._beat(workload_id, launch)
+        status = read_status(self._dir(workload_id))
+        if status is not None and status.outcome is Outcome.SUSPENDED:
+            await move(Phase.SUSPENDING)
+            await move(Phase.SUSPENDED, SnapshotRef("manifest-1", grant.lease.epoch, 1, 1000, 500))
+        else:
+            await move(Phase.STOPPED)
+
+    async def _beat(self, workload_id: str, launch: Launch) -> None:
+        """Heartbeats, and what they say is wanted."""
+        grant = launch.grant
+        while (seen := self.observe(workload_id)).supervisor_alive:
+            report = Report(
+                grant.lease.epoch, Phase(seen.status.phase if seen.status else "running")
+            )
+            try:
+                answer = await self._plugin.heartbeat(
+                    grant.lease.id, grant.credential, report, wait=0.0
+                )
+            except SchedulerError:
+                answer = None
+            wanted = {Desired.SUSPENDED: "suspend", Desired.STOPPED: "stop"}
+            name = wanted.get(answer.desired) if answer else None
+            if name is not None and not (self._dir(workload_id) / name).exists():
+                (self._dir(workload_id) / name).write_text("desired")
+            await asyncio.sleep(0.05)
+
+    async def ask(self, workload_id: str, command: str, *, actor: str, reason: str) -> None:
+        if not self.observe(workload_id).supervisor_alive:
+            raise NotReachable("Nobody is there.")
+        (self._dir(workload_id) / command).write_text(reason)
+
+    async def wait_end(self, workload_id: str) -> None:
+        while self.observe(workload_id).supervisor_alive:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    def remembered_token(self, workload_id: str) -> str:
+        try:
+            order = json.loads((self._dir(workload_id) / "order.json").read_text())
+        except FileNotFoundError:
+            return ""
+        return str(order["environment"].get("JUPYTERHUB_API_TOKEN", ""))
+
+    def why_not_freezable(self) -> str:
+        return self.not_freezable
+
+    async def forget(self, workload: Workload) -> None:
+        self.forgotten.append(workload.id)
+
+    def end_all(self) -> None:
+        """For the end of a test."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait(timeout=5)
