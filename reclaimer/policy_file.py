@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from importlib import resources
-from io import StringIO
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -53,20 +52,6 @@ def default_policy_text() -> str:
 def default_policy() -> Policy:
     """The policy that is shipped."""
     return parse_policy(default_policy_text(), DEFAULT_POLICY)
-
-
-def brisk_policy_text(idle_after_seconds: int) -> str:
-    """The shipped policy with another idle time, and everything that would wait longer cut down to
-    it: for a demonstration or a test in which nobody wants to wait."""
-    whole = max(1, idle_after_seconds)
-    document = _load(default_policy_text(), DEFAULT_POLICY)
-    document["defaults"]["idle_after"] = f"{whole}s"
-    document["defaults"]["warn_before"] = f"{min(30, whole // 2)}s"
-    document["defaults"]["minimum_age"] = f"{min(60, whole)}s"
-    document["signals"]["cpu_window"] = f"{min(30, whole)}s"
-    text = StringIO()
-    YAML(typ="rt").dump(document, text)
-    return text.getvalue()
 
 
 def parse_policy(text: str, source: str = "policy") -> Policy:

@@ -1,0 +1,128 @@
+"""Who runs the command, and how the scheduler is reached for them.
+
+Root on the Hub's machine acts as administrator, with the token in the state folder. Anybody else
+acts as the user whose token they hold: a session has it in its environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from hub_config.commands.errors import CommandError
+from hub_config.paths import StateFolder, state_folder
+from hub_config.settings import DEFAULT_PORT, HOST, SERVICE_NAME
+from scheduler_bridge.plugin import SchedulerPlugin
+
+URL_VARIABLE: Final = "HUBERNATE_URL"
+TOKEN_VARIABLES: Final = ("HUBERNATE_TOKEN", "JUPYTERHUB_API_TOKEN")
+USER_VARIABLE: Final = "JUPYTERHUB_USER"
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the scheduler is reached. `state` is set for the administrator of this machine only;
+    `user` is the account that the token belongs to, empty where that is not known."""
+
+    url: str
+    token: str
+    actor: str
+    user: str = ""
+    state: StateFolder | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it acts for everybody on this machine."""
+        return self.state is not None
+
+
+def find_access() -> Access:
+    """From the environment, else from the state folder. Raises `CommandError` with the remedy."""
+    url = os.environ.get(URL_VARIABLE, "")
+    if url:
+        return _by_environment(url)
+    if os.geteuid() == 0:
+        return _by_state_folder(state_folder())
+    raise CommandError(
+        "this is neither a session nor the administrator of the Hub's machine.",
+        remedy=f"Set {URL_VARIABLE} and {TOKEN_VARIABLES[0]}, or run it as root where the Hub runs.",
+    )
+
+
+def ask(question: Callable[[SchedulerPlugin, Access], Awaitable[Answer]]) -> Answer:
+    """Run one conversation with the scheduler."""
+    from scheduler_bridge.client import SchedulerClient  # only commands that ask pay for it
+
+    access = find_access()
+
+    async def conversation() -> Answer:
+        scheduler = SchedulerClient(access.url, access.token)
+        try:
+            return await question(scheduler, access)
+        finally:
+            await scheduler.aclose()
+
+    return asyncio.run(conversation())
+
+
+def need_admin(what: str) -> tuple[Access, StateFolder]:
+    """Access of the administrator. Raises `CommandError` for anybody else."""
+    access = find_access()
+    if access.state is None:
+        raise CommandError(
+            f"{what} is for the administrator.",
+            remedy=f"Run it as root where the Hub runs, with {URL_VARIABLE} not set.",
+        )
+    return access, access.state
+
+
+def _by_environment(url: str) -> Access:
+    token = next((t for name in TOKEN_VARIABLES if (t := os.environ.get(name, ""))), "")
+    if not token:
+        raise CommandError(
+            f"{URL_VARIABLE} is set, but no token.",
+            remedy=f"Set {TOKEN_VARIABLES[0]} to a token from the Hub's page for tokens.",
+        )
+    user = os.environ.get(USER_VARIABLE, "")
+    return Access(url.rstrip("/"), token, actor=user or "user", user=user)
+
+
+def _by_state_folder(state: StateFolder) -> Access:
+    return Access(
+        url=f"http://{HOST}:{_public_port(state) + 3}/services/{SERVICE_NAME}",
+        token=_admin_token(state),
+        actor=os.environ.get("SUDO_USER") or "root",
+        state=state,
+    )
+
+
+def _public_port(state: StateFolder) -> int:
+    try:
+        return int(json.loads(state.ports_file.read_text())["public"])
+    except FileNotFoundError:
+        return DEFAULT_PORT
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandError(
+            f"{state.ports_file} cannot be read: {error}.", remedy="Run `hubernate up` again."
+        ) from error
+
+
+def _admin_token(state: StateFolder) -> str:
+    path = state.secrets / "service-tokens.json"
+    try:
+        return str(json.loads(path.read_text())["admin"])
+    except FileNotFoundError as error:
+        raise CommandError(
+            f"nothing is set up in {state.root}.",
+            remedy="Run `hubernate up` first, or name the right folder in HUBERNATE_STATE.",
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandError(
+            f"{path} holds no token for the administrator.", remedy="Run `hubernate up` again."
+        ) from error
