@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -45,6 +45,7 @@ class Progress:
         log = self._logs / f"setup-{name}.log"
         begun = monotonic()
         with log.open("ab") as output:
+            already = output.tell()
             try:
                 process = subprocess.Popen(
                     [str(part) for part in argv],
@@ -59,7 +60,7 @@ class Progress:
             code = self._await(name, process, begun, timeout, grows)
         if code != 0:
             raise SetupFailed(
-                f"{name}: `{Path(argv[0]).name}` failed with exit status {code}:\n{_tail(log)}",
+                f"{name}: `{Path(argv[0]).name}` failed with exit status {code}:\n{_tail(log, already)}",
                 remedy=f"The whole output is in {log}.",
             )
 
@@ -102,12 +103,9 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def measure(work: Callable[[], None]) -> float:
-    """Seconds that `work` took."""
-    begun = monotonic()
-    work()
-    return monotonic() - begun
-
-
-def _tail(log: Path, *, lines: int = 15) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+def _tail(log: Path, start: int, *, lines: int = 15) -> str:
+    """The last lines that were written after `start` bytes."""
+    with log.open("rb") as handle:
+        handle.seek(start)
+        written = handle.read().decode(errors="replace")
+    return "\n".join(written.splitlines()[-lines:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ensurepip
+import importlib.util
 import json
 import os
 import shutil
@@ -191,7 +191,10 @@ def find_pip() -> list[str] | None:
     )
     if asked.returncode == 0:
         return [sys.executable, "-m", "pip"]
-    folders = [Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels")]
+    # Debian leaves the whole of ensurepip out; elsewhere it carries a wheel.
+    bundle = importlib.util.find_spec("ensurepip")
+    folders = [Path("/usr/share/python-wheels")]
+    folders += [Path(bundle.origin).parent / "_bundled"] if bundle and bundle.origin else []
     wheels = sorted(wheel for folder in folders for wheel in folder.glob("pip-*.whl"))
     return [sys.executable, str(wheels[-1] / "pip")] if wheels else None
 
