@@ -37,7 +37,8 @@ Probe = Callable[[], Awaitable[str]]
 @dataclass(frozen=True, slots=True)
 class Program:
     """One program, started in `folder` (else beside its log). `inputs` are files whose content it
-    reads only at start: another content means that a running one cannot be adopted."""
+    reads only at start: another content means that a running one cannot be adopted. One that serves
+    nothing counts as ready when it also has lived for `settle_seconds`."""
 
     name: str
     argv: tuple[str, ...]
@@ -45,6 +46,7 @@ class Program:
     log_file: Path
     probe: Probe
     ready_seconds: float = 30.0
+    settle_seconds: float = 0.0
     end_seconds: float = 15.0
     inputs: tuple[Path, ...] = ()
     folder: Path | None = None
@@ -145,15 +147,18 @@ class Children:
         self._save()
 
     async def _wait_ready(self, program: Program) -> None:
-        deadline = monotonic() + program.ready_seconds
-        while missing := await program.probe():
-            record = self._records[program.name]
+        begun = monotonic()
+        while True:
+            missing, record = await program.probe(), self._records[program.name]
             if not self._is_running(program.name, record):
                 raise NotReady(
                     f"{program.name} ended while it was starting: {last_line(program.log_file)}",
                     remedy=f"Its log is {program.log_file}.",
                 )
-            if monotonic() > deadline:
+            waited = monotonic() - begun
+            if not missing and waited >= program.settle_seconds:
+                return
+            if waited > program.ready_seconds:
                 raise NotReady(
                     f"{program.name} was not ready after {program.ready_seconds:.0f} s: {missing}.",
                     remedy=f"Its log is {program.log_file}.",

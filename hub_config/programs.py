@@ -139,6 +139,7 @@ def reclaimer_program(
         environment=environment,
         log_file=log_file,
         probe=answers(f"{settings.scheduler_url}/healthz"),
+        settle_seconds=1.0,
         inputs=(token,),
         folder=folder.config,
     )

@@ -65,9 +65,15 @@ class Runtime:
         self.children = Children(self.settings.folder().children_file)
 
     async def start(self) -> None:
-        """Start or adopt every program in order; says what each took. Raises `NotReady`."""
-        for program in all_programs(self.settings, self._secret_files):
-            await self._start_one(program)
+        """Start or adopt every program; says what each took. Raises `NotReady`.
+
+        The store comes before the scheduler, which comes before those who speak to it."""
+        store, scheduler, *others = all_programs(self.settings, self._secret_files)
+        await self._start_one(store)
+        await self._start_one(scheduler)
+        results = await asyncio.gather(*map(self._start_one, others), return_exceptions=True)
+        for failure in (result for result in results if isinstance(result, BaseException)):
+            raise failure
 
     async def _start_one(self, program: Program) -> None:
         begun = monotonic()

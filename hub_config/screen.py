@@ -65,7 +65,7 @@ class Screen:
         scheduler = SchedulerClient(self._settings.scheduler_url, token)
         listening = asyncio.create_task(self._listen(scheduler), name="screen events")
         try:
-            with Live(self.page(), console=Console(), auto_refresh=False, screen=False) as live:
+            with Live(self.page(), console=Console(), auto_refresh=False, screen=True) as live:
                 while not until.is_set():
                     await self._look(scheduler)
                     live.update(self.page(), refresh=True)

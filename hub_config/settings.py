@@ -61,8 +61,8 @@ class Ports:
 class LocalSettings:
     """One run of `hubernate up`.
 
-    `virtual_gpus` 0 means: use the GPUs that the driver reports, if any. `idle_after_seconds` None
-    leaves the policy file alone. `freezable` False carries the reason into every refused suspend.
+    `virtual_gpus` 0 means: use the GPUs that the driver reports, if any. `freezable` False carries
+    the reason into every refused suspend.
     """
 
     state: str
@@ -71,7 +71,6 @@ class LocalSettings:
     virtual_gpus: int = 0
     users: tuple[str, ...] = DEMO_USERS
     admins: tuple[str, ...] = (ADMIN_USER,)
-    idle_after_seconds: float | None = None
     freezable: bool = True
     not_freezable_because: str = ""
 

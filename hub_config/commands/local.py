@@ -118,6 +118,10 @@ async def _up(folder: StateFolder, wishes: Wishes, *, keep: bool, use_screen: bo
                 for line in log_in_lines(prepared.settings, prepared.secret_files):
                     typer.echo(line)
                 await _watch(prepared, runtime, ending.asked, use_screen=use_screen)
+        except LocalError:
+            # Sessions of an earlier run have no part in a program that does not start.
+            ending.keep = True
+            raise
         finally:
             leave = await runtime.end(ending)
             typer.echo(f"ended; {leave.suspended} session(s) suspended")
