@@ -149,7 +149,9 @@ def _state(folder: StateFolder) -> Finding:
         check_version(folder)
     except UpRefused as error:
         return Finding("state folder", Level.STOP, error.message, error.remedy)
-    if blocked := unreachable_for_users(folder.venv / "bin"):
+    needed = (folder.venv / "bin", folder.run)
+    blocked = next(filter(None, map(unreachable_for_users, needed)), None)
+    if blocked is not None:
         remedy = "Choose a state folder outside home folders with HUBERNATE_STATE."
         return Finding(
             "state folder", Level.STOP, f"session users cannot pass through {blocked}", remedy
