@@ -26,7 +26,8 @@ CLOCK_SLACK_SECONDS: Final = 5.0
 _IN_FRONT: Final = {True: "runs a program", False: "at its prompt", None: "unknown"}
 
 _LONGEST_SPAN: Final = 3.0
-"""CPU use is averaged over at most this many windows; over a longer gap, a burst would drown."""
+"""CPU use is averaged over at most this many windows (but over two samples that are both fresh in
+any case); over a longer gap, a burst would drown."""
 
 KERNELS, TERMINALS, INPUT, CPU = "kernels", "terminals", "input", "cpu"
 SIGNALS: Final = (KERNELS, TERMINALS, INPUT, CPU)
@@ -72,7 +73,7 @@ class Sample:
 class Watch:
     """How telemetry is read. Times in seconds; `cpu_cores` is the mean use that counts as work."""
 
-    stale_after: float = 60.0
+    stale_after: float = 20.0
     cpu_cores: float = 0.1
     cpu_window: float = 30.0
     counted: frozenset[str] = frozenset(SIGNALS)
@@ -205,7 +206,7 @@ def _cpu_use(current: Sequence[Sample], watch: Watch) -> _Cpu:
     if any(after[1] < before[1] for before, after in pairwise(window)):
         return _Cpu(problem="the CPU time of its processes went backwards")
     start_at, start = window[0]
-    if end_at - start_at > _LONGEST_SPAN * watch.cpu_window:
+    if end_at - start_at > max(_LONGEST_SPAN * watch.cpu_window, watch.stale_after):
         return _Cpu(problem="its telemetry has a gap")
     return _Cpu(cores=(end - start) / (end_at - start_at))
 

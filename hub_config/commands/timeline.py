@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
+from typing import Final
 
+from scheduler_bridge.model.phases import TERMINAL
 from scheduler_bridge.model.workload import Event
+
+MOVES: Final = frozenset({"submitted", "phase"})
+"""Kinds of events that name a phase; others (a wish, a lease) happen within one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +29,36 @@ class Step:
 def timeline(events: Iterable[Event]) -> tuple[Step, ...]:
     """The steps, oldest first. A phase lasts until the next event that names a new one."""
     ordered = sorted(events, key=lambda event: event.id)
-    moves = [event for event in ordered if event.target and event.target != event.source]
+    moves = _moves(ordered)
     ends = {move.id: later.at for move, later in pairwise(moves)}
     return tuple(_step(event, ends) for event in ordered)
 
 
-def time_in_phases(events: Sequence[Event], now: float) -> dict[str, float]:
-    """Seconds spent in each phase until now, in the order in which the phases were first entered."""
-    ordered = sorted(events, key=lambda event: event.id)
-    moves = [event for event in ordered if event.target and event.target != event.source]
+def time_in_phases(events: Iterable[Event], now: float) -> dict[str, float]:
+    """Seconds spent in each phase until now, in the order in which the phases were first entered.
+    What has ended is not counted further."""
+    moves = _moves(sorted(events, key=lambda event: event.id))
+    ends = [move.at for move in moves[1:]]
     spent: dict[str, float] = {}
-    for index, move in enumerate(moves):
-        end = moves[index + 1].at if index + 1 < len(moves) else now
-        spent[move.target] = spent.get(move.target, 0.0) + max(0.0, end - move.at)
+    for move, end in zip_longest(moves, ends, fillvalue=None):
+        if move is None or (end is None and move.target in TERMINAL):
+            continue
+        seconds = max(0.0, (now if end is None else end) - move.at)
+        spent[move.target] = spent.get(move.target, 0.0) + seconds
     return spent
 
 
+def _moves(ordered: Iterable[Event]) -> list[Event]:
+    return [event for event in ordered if event.kind in MOVES and event.target]
+
+
 def _step(event: Event, ends: dict[int, float]) -> Step:
+    moved = event.kind in MOVES and bool(event.target)
+    between = " → ".join(part for part in (event.source, event.target) if part)
     end = ends.get(event.id)
-    moved = bool(event.target) and event.target != event.source
-    what = f"{event.source} → {event.target}" if moved and event.source else event.target
     return Step(
         at=event.at,
-        what=what if moved else event.kind,
+        what=between if moved else f"{event.kind} {event.target}".strip().replace("_", " "),
         cause=event.cause,
         actor=event.actor,
         seconds=end - event.at if end is not None else None,

@@ -180,6 +180,12 @@ def test_a_burst_does_not_drown_in_a_gap_of_telemetry() -> None:
     assert "gap" in found.why
 
 
+def test_a_window_shorter_than_the_rhythm_of_telemetry_still_measures() -> None:
+    short = replace(WATCH, cpu_window=1.0)
+    found = assess(history(sample(), before=5.0), NOW, running_since=START, watch=short)
+    assert isinstance(found, IdleSince)
+
+
 def test_one_low_sample_inside_a_busy_window_does_not_make_it_idle() -> None:
     latest = sample(cpu_seconds=100.0)
     samples = [
