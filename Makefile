@@ -17,7 +17,7 @@ BIN := $(HUBERNATE_DOWNLOADS)/venv/bin
 BRING := $(PYTHON) -B hub_config/setup/bootstrap.py
 
 .DEFAULT_GOAL := help
-.PHONY: help up down doctor demo sync test e2e check format tool
+.PHONY: help up down doctor demo sync setup test e2e check format tool
 
 help: ## Show the targets
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ doctor: ## Say what is wrong on this machine, and what to do about it
 demo: ## Play the whole story without a person, in less than two minutes
 	@$(BRING) runtime && $(BIN)/hubernate demo $(ARGS)
 
-sync: ## Only bring what is missing, with everything that tests need
+sync setup: ## Only bring what is missing, with everything that tests need
 	@$(BRING) test
 
 test: ## Run all tests (PYTEST_ARGS='tests/snapshot -x' for some)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler_bridge.agent.inventory import ensure_device_files, virtual_node
+
 DEFAULT_VIRTUAL = 2
-LONGEST_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +38,10 @@ def read_real_gpus() -> RealGpus:
 
 
 def write_virtual_gpus(folder: Path, count: int) -> tuple[Path, ...]:
-    """Identity files `vgpu0` ... as many as asked, and no others. Kept ones keep their content."""
-    wanted = [folder / f"vgpu{index}" for index in range(count)]
-    for index, path in enumerate(wanted):
-        if not path.exists():
-            identity = {
-                "uuid": f"VGPU-{socket.gethostname()}-{index}",
-                "index": index,
-                "model": "virtual GPU",
-                "virtual": True,
-            }
-            path.write_text(json.dumps(identity) + "\n")
-        path.chmod(0o666)
+    """Device files of as many virtual GPUs as asked, and no others. Kept ones keep their content."""
+    gpus = virtual_node(count, folder).gpus
+    ensure_device_files(gpus)
+    wanted = [Path(gpu.device) for gpu in gpus]
     for path in set(folder.glob("vgpu*")) - set(wanted):
         path.unlink()
     return tuple(wanted)

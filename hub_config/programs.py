@@ -72,7 +72,7 @@ def scheduler_program(
         ),
         environment=environment,
         log_file=folder.logs / "scheduler.log",
-        probe=answers(f"{settings.scheduler_url}/healthz"),
+        probe=answers(f"{settings.scheduler_url}/readyz"),
         inputs=(scheduler_config(folder.config), secret_files.service_tokens_file),
         folder=folder.scheduler,
     )
@@ -138,7 +138,7 @@ def reclaimer_program(
         ),
         environment=environment,
         log_file=log_file,
-        probe=answers(f"{settings.scheduler_url}/healthz"),
+        probe=answers(f"{settings.scheduler_url}/readyz"),
         settle_seconds=1.0,
         inputs=(token,),
         folder=folder.config,
