@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from jupyterhub import orm
 from traitlets import Float, Integer, TraitError, Unicode, default
 from traitlets import List as ListTrait
 from traitlets.config import LoggingConfigurable
@@ -196,11 +197,11 @@ class GpuSessionMixin(LoggingConfigurable):
             live = await opening.attach(self.workload_id, self.look())
             if live is None:
                 await self._give_back(opening)
-                raise self._refusal(problem) from problem
+                raise self._refusal(problem) from None
             opened = live
         except (SchedulerError, HostError, StillQueued, OtherSize, Ended) as problem:
             await self._give_back(opening)
-            raise self._refusal(problem) from problem
+            raise self._refusal(problem) from None
         except BaseException:
             await self._give_back(opening)
             raise
@@ -476,11 +477,8 @@ class GpuSessionMixin(LoggingConfigurable):
     def _default_apply_user_options(self) -> Any:
         return lambda _spawner, _wanted: None  # `start` does, where it can refuse in full sentences
 
-    def _default_options_from_form(self, form_data: Mapping[str, list[str]]) -> dict[str, object]:
-        return options.from_form(form_data)
-
-    @default("options_from_query")
-    def _default_options_from_query(self) -> Any:
+    @default("options_from_form")
+    def _default_options_from_form(self) -> Any:
         return options.from_form
 
     # rename, delete
@@ -498,9 +496,19 @@ class GpuSessionMixin(LoggingConfigurable):
         """The server or its user is removed: end the session, delete every snapshot of it."""
         workload = await self.plugin.find(self.key)
         if workload is not None:
-            await discard(
-                self.plugin, self.host, workload, actor=self.user.name, limit=self.stop_wait
-            )
+            await self.discard(workload)
+
+    async def discard(self, workload: Workload) -> None:
+        """End the session, delete what is stored of it, and revoke the token that lies in there.
+        Raises `SchedulerError`, `HostError`."""
+        await discard(self.plugin, self.host, workload, actor=self.user.name, limit=self.stop_wait)
+        token = self._saved.token if self._saved.workload_id == workload.id else ""
+        known = orm.APIToken.find(self.user.db, token) if token else None
+        if known is not None:
+            self.user.db.delete(known)
+        self._saved = SavedState()
+        self.orm_spawner.state = self.get_state()
+        self.user.db.commit()
 
 
 async def discard(

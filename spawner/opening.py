@@ -93,6 +93,7 @@ class Opening:
         self._workload: Workload | None = None
         self._grant: Grant | None = None
         self._mode = ""
+        self._has_asked = False
         self._keeps_place = False
 
     @property
@@ -172,10 +173,14 @@ class Opening:
         return None
 
     async def _ask_to_run(self, workload: Workload, wish: Wish) -> None:
+        if self._has_asked and workload.desired is not Desired.RUNNING:
+            why = workload.desired_reason or "no reason was given"
+            raise Ended(f"Opening was ended by {workload.desired_by}: {why}.")
         try:
             await self._plugin.desire(
                 workload.id, Desired.RUNNING, actor=wish.actor, reason="opened by its owner"
             )
+            self._has_asked = True
         except Conflict:
             await self._plugin.wait(workload.id, version=workload.version, timeout=1.0)
 

@@ -20,13 +20,14 @@ from tornado import web
 from scheduler_bridge.errors import SchedulerError, Unavailable
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import FleetView, Workload
-from spawner.base import GpuSessionMixin, discard
+from spawner.base import GpuSessionMixin
 from spawner.hosting import HostError, NotReachable, Seen
 from spawner.pages_view import Row, Server, page, row
 
-ACTIONS = ("suspend", "resume", "open", "fresh", "discard", "stop")
+ACTIONS = ("suspend", "resume", "open", "cancel", "fresh", "discard", "stop")
 SCOPES = {"resume": "start:servers", "open": "start:servers"}
 FIRST_LOOK_SECONDS = 1.0
+CANCEL_SECONDS = 2.0
 
 
 class SessionsHandler(APIHandler):  # type: ignore[misc]
@@ -146,8 +147,11 @@ class SessionActionHandler(SessionsHandler):
                 self.log.info("%s stops at its next heartbeat: %s", workload.key, problem)
 
     async def _discard(self, spawner: GpuSessionMixin, workload: Workload) -> None:
-        actor = self.current_user.name
-        await discard(spawner.plugin, spawner.host, workload, actor=actor, limit=spawner.stop_wait)
+        if workload.phase is not Phase.SUSPENDED:
+            raise HostError(
+                f"Only a suspended session can be discarded; this one is {workload.phase}."
+            )
+        await spawner.discard(workload)
 
     async def _fresh(self, spawner: GpuSessionMixin, workload: Workload | None) -> dict[str, Any]:
         if workload is not None and workload.phase is Phase.SUSPENDED:

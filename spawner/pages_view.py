@@ -23,8 +23,9 @@ _SENTENCE = {
     Phase.LOST: "has not been heard of; looking for it",
 }
 _ACTIONS: dict[Phase, tuple[str, ...]] = {
-    Phase.QUEUED: ("stop",),
-    Phase.STARTING: ("stop",),
+    Phase.QUEUED: ("cancel",),
+    Phase.STARTING: ("cancel",),
+    Phase.RESUMING: ("cancel",),
     Phase.RUNNING: ("suspend", "stop"),
     Phase.FILLING: ("stop",),
     Phase.SUSPENDED: ("resume", "fresh", "discard"),
@@ -156,8 +157,8 @@ def _sentence(workload: Workload) -> str:
     title = server_title(workload.spec.server)
     if workload.phase is Phase.QUEUED:
         place = f" as number {workload.position}" if workload.position else ""
-        why = f": {workload.wait_reason}" if workload.wait_reason else ""
-        return f"{title} waits{place}{why}".rstrip(".") + "."
+        why = f" {workload.wait_reason.rstrip('.')}." if workload.wait_reason else ""
+        return f"{title} waits{place}.{why}"
     if workload.phase is Phase.RUNNING and workload.desired is Desired.SUSPENDED:
         return f"{title} is running and is about to be suspended."
     return f"{title} {_SENTENCE.get(workload.phase, workload.phase)}."
@@ -166,7 +167,7 @@ def _sentence(workload: Workload) -> str:
 def _actions(workload: Workload, server: Server) -> tuple[str, ...]:
     actions = _ACTIONS.get(workload.phase, ())
     if server.pending:
-        return tuple(action for action in actions if action == "stop")
+        return tuple(action for action in actions if action == "cancel")
     if workload.phase in _LIVE and not server.is_ready:
         return ("open", *actions)
     return actions

@@ -77,26 +77,26 @@ class ProgressLog:
 
 def waiting_sentence(workload: Workload) -> str:
     """Where a queued session stands and why, in plain words."""
-    place = (
-        "You are next"
-        if workload.position == 1
-        else f"You are number {workload.position} in the queue"
-        if workload.position
-        else "You are in the queue"
-    )
-    reason = workload.wait_reason.strip().rstrip(".")
-    return f"{place}: {reason}." if reason else f"{place}."
+    return f"{_place(workload)}. {_reason(workload)}".rstrip()
 
 
 def place_kept_sentence(workload: Workload) -> str:
     """What somebody is told whose wait was ended by the Hub, not by the queue."""
-    place = f"You are number {workload.position}" if workload.position else "You are in the queue"
-    reason = workload.wait_reason.strip().rstrip(".")
-    why = f" ({reason})" if reason else ""
+    told = f"{_place(workload)}; your place is kept. {_reason(workload)}".rstrip()
     return (
-        f"{place}{why}; your place is kept. Your session starts by itself as soon as it is your "
-        "turn. You may close this page."
+        f"{told} Your session starts by itself as soon as it is your turn. You may close this page."
     )
+
+
+def _place(workload: Workload) -> str:
+    if workload.position is None:
+        return "You are in the queue"
+    return "You are next" if workload.position == 1 else f"You are number {workload.position}"
+
+
+def _reason(workload: Workload) -> str:
+    reason = workload.wait_reason.strip().rstrip(".")
+    return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 
 
 _PHASE_WORDS = {
