@@ -1,0 +1,122 @@
+"""Packs: sealed chunks side by side in one object, each pack with a data key of its own.
+
+A chunk is sealed with its offset as nonce (the key is the pack's alone, so none repeats) and its
+name as bound data. Opening it therefore proves that these bytes are what the holder of the user's
+key put under that name: taking the hash again would prove nothing more, and costs eight times as
+much as the decryption. `verify` of a snapshot does it nevertheless.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import NamedTuple
+
+import zstandard
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from snapshot.codec import PACK_MAGIC, RAW, ZSTD, PackEntry
+from snapshot.errors import TamperedError
+from snapshot.keys import UserKey
+from snapshot.sealing import TAG_BYTES, Buffer, counter_nonce, new_key, open_into, seal_into
+
+PACK_BYTES = 8 * 2**20
+PROBE_BYTES = 4096
+WORTH = 0.8
+"""Content is stored compressed if that takes it below this share of its size."""
+
+_local = threading.local()
+
+
+class Placed(NamedTuple):
+    """Where a chunk lies in its pack, and how it is coded."""
+
+    offset: int
+    stored: int
+    coding: int
+
+
+class PackBuilder:
+    """One pack being filled, by one thread at a time."""
+
+    def __init__(self, capacity: int = PACK_BYTES) -> None:
+        self.id = uuid.uuid4().hex
+        self._key = new_key()
+        self._cipher = AESGCM(self._key)
+        self._buffer = memoryview(bytearray(capacity))
+        self._buffer[: len(PACK_MAGIC)] = PACK_MAGIC
+        self._end = len(PACK_MAGIC)
+
+    def fits(self, size: int) -> bool:
+        """Whether a chunk with `size` bytes of content surely has room."""
+        return self._end + size + TAG_BYTES <= len(self._buffer)
+
+    def add(self, name: bytes, content: Buffer) -> Placed:
+        """Seal a chunk."""
+        coding, coded = squeeze(content)
+        offset = self._end
+        room = self._buffer[offset:]
+        stored = seal_into(self._cipher, counter_nonce(offset), coded, name, room)
+        self._end += stored
+        return Placed(offset, stored, coding)
+
+    def data(self) -> memoryview:
+        """The pack so far."""
+        return self._buffer[: self._end]
+
+    def entry(self, user_key: UserKey) -> PackEntry:
+        """Its line in a manifest."""
+        wrapped = user_key.wrap(self._key, purpose(self.id))
+        return PackEntry(self.id, self._end, wrapped)
+
+
+def purpose(pack: str) -> str:
+    """What a pack's data key is bound to when it is wrapped."""
+    return f"pack {pack}"
+
+
+def squeeze(content: Buffer) -> tuple[int, Buffer]:
+    """The content as it is to be stored. A page from its middle tells whether trying to compress
+    all of it pays."""
+    middle = len(content) // 2 // PROBE_BYTES * PROBE_BYTES
+    sample = content[middle : middle + PROBE_BYTES]
+    compressor = _compressor()
+    if len(compressor.compress(sample)) > WORTH * len(sample):
+        return RAW, content
+    packed = compressor.compress(content)
+    return (ZSTD, packed) if len(packed) <= WORTH * len(content) else (RAW, content)
+
+
+def unseal(
+    cipher: AESGCM, offset: int, sealed: Buffer, name: bytes, coding: int, out: memoryview
+) -> None:
+    """Open a chunk into `out`, which has the length of its content. Raises `TamperedError`."""
+    if coding == RAW and len(sealed) == len(out) + TAG_BYTES:
+        open_into(cipher, counter_nonce(offset), sealed, name, out)
+        return
+    if coding != ZSTD or len(sealed) < TAG_BYTES:
+        raise TamperedError("A chunk has another length than its index says.")
+    packed = bytearray(len(sealed) - TAG_BYTES)
+    open_into(cipher, counter_nonce(offset), sealed, name, memoryview(packed))
+    try:
+        content = _decompressor().decompress(packed, max_output_size=len(out))
+    except zstandard.ZstdError as error:
+        raise TamperedError("A chunk cannot be decompressed.") from error
+    if len(content) != len(out):
+        raise TamperedError("A chunk has another length than its index says.")
+    out[:] = content
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    """One per thread: they are not to be shared."""
+    if not hasattr(_local, "compressor"):
+        _local.compressor = zstandard.ZstdCompressor(level=1)
+    found: zstandard.ZstdCompressor = _local.compressor
+    return found
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_local, "decompressor"):
+        _local.decompressor = zstandard.ZstdDecompressor()
+    found: zstandard.ZstdDecompressor = _local.decompressor
+    return found

@@ -1,0 +1,278 @@
+"""Writing one snapshot: hashing, compression, encryption and upload side by side.
+
+Pages wait in batches of 4 MiB for `workers` threads, which cut, name, and seal what is new into open
+packs; full packs go to the node cache and the store from other threads. Both queues are bounded, so
+whoever adds pages is slowed to what the store takes: memory stays at about
+`(workers + 2) * 4 MiB + (2 * workers + PACKS_IN_FLIGHT) * 8 MiB`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+from snapshot.cache import PackCache
+from snapshot.chunker import BLOCK, Batch, Batcher, cut
+from snapshot.errors import MissingError, SnapshotError
+from snapshot.keys import UserKey
+from snapshot.ledger import Known, Ledger
+from snapshot.manifests import Summary, seal
+from snapshot.model import SnapshotKey, Stored
+from snapshot.names import pack_key, pack_prefix
+from snapshot.packs import PackBuilder, Placed
+from snapshot.stores.base import Store
+
+log = logging.getLogger(__name__)
+
+PACKS_IN_FLIGHT = 8
+KINDS = ("task", "shmem")
+
+
+class _OpenPack:
+    """A pack being filled and what is in it."""
+
+    def __init__(self) -> None:
+        self.builder = PackBuilder()
+        self.chunks: list[tuple[int, bytes, int, Placed]] = []
+
+
+class _Crew:
+    """Threads with a bounded queue. The first failure stops the rest and is raised to whoever
+    asks next."""
+
+    def __init__(self, threads: int, waiting: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._slots = threading.Semaphore(threads + waiting)
+        self._futures: set[Future[None]] = set()
+        self._lock = threading.Lock()
+        self.failure: BaseException | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Queue the work, waiting for room."""
+        self._slots.acquire()
+        try:
+            future = self._pool.submit(self._guarded, work)
+        except BaseException:
+            self._slots.release()
+            raise
+        with self._lock:
+            self._futures.add(future)
+        future.add_done_callback(self._done)
+
+    def drain(self) -> None:
+        """Wait until all that was queued is done."""
+        while True:
+            with self._lock:
+                future = next(iter(self._futures), None)
+            if future is None:
+                return
+            future.exception()
+
+    def stop(self) -> None:
+        """Drop what is queued and wait for what is running."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            work()
+        except BaseException as error:  # handed on to whoever adds or commits
+            self.failure = self.failure or error
+
+    def _done(self, future: Future[None]) -> None:
+        self._slots.release()
+        with self._lock:
+            self._futures.discard(future)
+
+
+class SnapshotWriter:
+    """One snapshot on its way into the store. Nothing of it counts before `commit` returned.
+
+    All methods may be called from several threads. The first failure of the work behind them is
+    raised by the next call. Left as a context manager without a commit, it is aborted.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        user_key: UserKey,
+        key: SnapshotKey,
+        facts: dict[str, Any],
+        *,
+        cache: PackCache | None,
+        known: Known,
+        workers: int,
+        now: Callable[[], float],
+    ) -> None:
+        self._store, self._user_key, self._cache = store, user_key, cache
+        self._key, self._facts, self._now = key, facts, now
+        self._ledger = Ledger(known)
+        self._lock = threading.Lock()
+        self._lock_open = threading.Lock()
+        self._batchers: dict[tuple[str, int], Batcher] = {}
+        self._names: set[str] = set()
+        self._open: dict[str, list[_OpenPack]] = {"pages": [], "files": []}
+        self._shipped: list[str] = []
+        self._stored_bytes = 0
+        self._finished = False
+        self._sealers = _Crew(workers, 2, "seal")
+        self._shippers = _Crew(PACKS_IN_FLIGHT, 2, "ship")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._finished:
+            self.abort()
+
+    def add_file(self, name: str, data: bytes) -> None:
+        """Keep a file of the eager part. Raises `ValueError` for a name given twice."""
+        with self._lock:
+            if name in self._names:
+                raise ValueError(f"the file {name!r} was added before")
+            self._names.add(name)
+        self._submit(lambda: self._keep_file(name, data))
+
+    def add_pages(self, kind: str, id: int, vaddr: int, data: memoryview | bytes) -> None:
+        """Keep pages of the task or shared memory `id`. They are copied before this returns.
+
+        Addresses must ascend for each (kind, id). Raises `ValueError` for pages that are out of
+        order, not aligned or not whole.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"pages belong to one of {KINDS}, not to {kind!r}")
+        space = (kind, id)
+        with self._lock:
+            batcher = self._batchers.setdefault(space, Batcher())
+            for batch in batcher.add(vaddr, memoryview(data).cast("B")):
+                self._submit_pages(space, batch)
+
+    def commit(self, extra: dict[str, Any]) -> Stored:
+        """Make everything durable, then write the manifest. When this returns the snapshot exists;
+        when it raises it does not, except after `StoreUnavailableError` from the very last step,
+        where nobody knows.
+
+        `extra["constraints"]` and `extra["timings"]`, if given, are shown in listings.
+        """
+        with self._lock:
+            for space, batcher in self._batchers.items():
+                if (batch := batcher.finish()) is not None:
+                    self._submit_pages(space, batch)
+        self._sealers.drain()
+        for pack in (*self._open["files"], *self._open["pages"]):
+            self._ship(pack)
+        self._shippers.drain()
+        self._raise_failure()
+        self._check_reused()
+        stored = self._write_manifest(extra)
+        self._finished = True
+        self._stop()
+        return stored
+
+    def abort(self) -> None:
+        """Give up. Packs that were uploaded count for nothing and are collected later."""
+        self._finished = True
+        self._sealers.failure = self._sealers.failure or SnapshotError("The suspend was given up.")
+        self._shippers.failure = self._shippers.failure or self._sealers.failure
+        self._stop()
+        if self._cache is not None:
+            for pack in self._shipped:
+                self._cache.drop(pack)
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        self._raise_failure()
+        self._sealers.submit(work)
+
+    def _submit_pages(self, space: tuple[str, int], batch: Batch) -> None:
+        self._submit(lambda: self._keep_pages(space, batch))
+
+    def _raise_failure(self) -> None:
+        failure = self._sealers.failure or self._shippers.failure
+        if failure is not None:
+            raise failure
+
+    def _stop(self) -> None:
+        self._sealers.stop()
+        self._shippers.stop()
+
+    def _keep_pages(self, space: tuple[str, int], batch: Batch) -> None:
+        blocks, zeros = cut(batch)
+        numbers = self._keep("pages", [block.bytes_of(batch.data) for block in blocks])
+        self._ledger.add_pages(space, blocks, numbers, zeros)
+
+    def _keep_file(self, name: str, data: bytes) -> None:
+        view = memoryview(data)
+        parts = [view[start : start + BLOCK] for start in range(0, len(data), BLOCK)]
+        self._ledger.add_file(name, len(data), self._keep("files", parts))
+
+    def _keep(self, shelf: str, contents: Sequence[memoryview]) -> list[int]:
+        """The numbers of the chunks; those that are new are put into a pack of that shelf."""
+        names = [self._user_key.name(content) for content in contents]
+        numbers, missing = self._ledger.claim(names)
+        if missing:
+            self._seal(shelf, [(numbers[i], names[i], contents[i]) for i in missing])
+        return numbers
+
+    def _seal(self, shelf: str, chunks: Sequence[tuple[int, bytes, memoryview]]) -> None:
+        pack = self._take(shelf)
+        for number, name, content in chunks:
+            if not pack.builder.fits(len(content)):
+                self._ship(pack)
+                pack = _OpenPack()
+            placed = pack.builder.add(name, content)
+            pack.chunks.append((number, name, len(content), placed))
+        with self._lock_open:
+            self._open[shelf].append(pack)
+
+    def _take(self, shelf: str) -> _OpenPack:
+        with self._lock_open:
+            return self._open[shelf].pop() if self._open[shelf] else _OpenPack()
+
+    def _ship(self, pack: _OpenPack) -> None:
+        self._ledger.place(pack.builder.entry(self._user_key), pack.chunks)
+        self._shippers.submit(lambda: self._upload(pack.builder))
+
+    def _upload(self, builder: PackBuilder) -> None:
+        data = builder.data()
+        if self._cache is not None:
+            self._shipped.append(builder.id)
+            self._cache.put(builder.id, data)
+        self._store.put(pack_key(self._key.owner, builder.id), data)
+        with self._lock_open:
+            self._stored_bytes += len(data)
+
+    def _check_reused(self) -> None:
+        """Garbage collection must not have taken what this snapshot takes over from another."""
+        reused = self._ledger.reused_packs
+        if not reused:
+            return
+        prefix = pack_prefix(self._key.owner)
+        there = {entry.key.removeprefix(prefix) for entry in self._store.list(prefix)}
+        if not reused <= there:
+            raise MissingError(
+                f"{len(reused - there)} packs that this snapshot shares with an earlier one are gone.",
+                remedy="Suspend again.",
+            )
+
+    def _write_manifest(self, extra: dict[str, Any]) -> Stored:
+        summary = Summary(
+            memory_bytes=self._ledger.memory_bytes(),
+            stored_bytes=self._stored_bytes,
+            created_at=self._now(),
+            constraints=dict(extra.get("constraints", {})),
+            timings=dict(extra.get("timings", {})),
+        )
+        body = self._ledger.body(self._facts, extra)
+        data, stored = seal(self._key, self._user_key, body, summary)
+        self._store.put(stored.manifest, data, if_absent=True)
+        return stored
