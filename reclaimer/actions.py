@@ -15,7 +15,7 @@ from reclaimer.idleness import Assessment, Busy
 from reclaimer.policy import Keep, Policy, Suspend, Verdict, Warn, judge
 from reclaimer.policy_file import PolicyFile
 from reclaimer.signals import Recorder, read_sample, session_of
-from scheduler_bridge.errors import Conflict, NotFound
+from scheduler_bridge.errors import Conflict, NotAllowed, NotFound, Refused
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import Idleness, Pause, Workload
 from scheduler_bridge.plugin import SchedulerPlugin
@@ -95,12 +95,15 @@ class Reclaimer:
         return Judged(workload, assessment, verdict)
 
     async def _act(self, one: Judged) -> None:
-        """Publish, then ask. A session that ended or moved on meanwhile is nobody's mistake."""
+        """Publish, then ask. What is refused for one session does not keep the others waiting; most
+        often it ended or moved on meanwhile."""
         try:
             await self._publish(one)
             await self._ask(one)
         except (Conflict, NotFound) as error:
             log.info("session %s has moved on: %s", one.workload.id, error)
+        except (NotAllowed, Refused) as error:
+            log.warning("nothing can be done about session %s: %s", one.workload.id, error)
 
     async def _publish(self, one: Judged) -> None:
         shown = published(one.verdict)

@@ -111,4 +111,4 @@ def _model(gpu: Gpu) -> str:
 
 def _holder(gpu: Gpu, fleet: FleetView, names: dict[str, str]) -> str:
     holder = fleet.holders.get(gpu.uuid)
-    return "free" if not holder else names.get(holder, holder)
+    return "free" if not holder else names.get(holder, "somebody else")
