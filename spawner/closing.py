@@ -99,6 +99,8 @@ class Closing:
             seen = self._host.observe(self._id)
             if not seen.is_live:
                 return _result(seen)
+            if _is_another(before, seen):
+                return Closed(Close.SUSPENDED, "It was opened again right after.")
             phase = seen.status.phase if seen.status else ""
             has_begun = has_begun or phase == Phase.SUSPENDING or _has_moved(before, seen)
             if phase == Phase.RUNNING and seen.status and seen.status.error and has_begun:
@@ -107,6 +109,14 @@ class Closing:
                 return Closed(Close.STILL_RUNNING, "The suspend did not begin.", "Try again.")
             await asyncio.sleep(LOOK_SECONDS)
         return Closed(Close.STILL_RUNNING, f"The suspend took longer than {limit:.0f} s.")
+
+
+def _is_another(before: Seen, seen: Seen) -> bool:
+    """Whether other processes live now: the ones that were asked ended between two looks."""
+    if before.status is None or seen.status is None:
+        return False
+    old, new = before.status.sandbox, seen.status.sandbox
+    return old is not None and new is not None and old != new
 
 
 def _has_moved(before: Seen, seen: Seen) -> bool:

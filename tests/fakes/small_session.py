@@ -56,6 +56,8 @@ def main(folder: Path, workload_id: str) -> None:
                 (folder / "suspend").unlink()
                 tell("running", error=refusal.read_text(), remedy="Close it.")
                 continue
+            while (folder / "slow").exists():
+                time.sleep(0.02)
             tell("suspended", outcome=Outcome.SUSPENDED, snapshot="manifest-1")
             return
         time.sleep(0.02)
