@@ -10,7 +10,7 @@ import httpx
 
 from hub_config.children import Probe, Program
 from hub_config.secrets_store import SecretFiles
-from hub_config.settings import LocalSettings
+from hub_config.settings import HOST, SERVICE_NAME, LocalSettings, write_json
 from hub_config.store_server import store_program
 
 _HUB_CONFIGURATION = """\
@@ -62,25 +62,39 @@ def scheduler_program(
 ) -> Program:
     """The scheduler: an external service of the Hub, which it asks who a caller is."""
     folder = settings.folder()
+    configuration = folder.config / "scheduler.json"
+    write_json(configuration, {"SchedulerService": scheduler_traits(settings, secret_files)})
     return Program(
         name="scheduler",
-        argv=(
-            *_python(settings),
-            "-m",
-            "scheduler_bridge",
-            f"--config={scheduler_config(folder.config)}",
-        ),
+        argv=(*_python(settings), "-m", "scheduler_bridge", f"--config={configuration}"),
         environment=environment,
         log_file=folder.logs / "scheduler.log",
         probe=answers(f"{settings.scheduler_url}/readyz"),
-        inputs=(scheduler_config(folder.config), secret_files.service_tokens_file),
+        inputs=(configuration, secret_files.service_tokens_file),
         folder=folder.scheduler,
     )
 
 
-def scheduler_config(config: Path) -> Path:
-    """Where the scheduler's configuration is written."""
-    return config / "scheduler_config.json"
+def scheduler_traits(settings: LocalSettings, secret_files: SecretFiles) -> dict[str, object]:
+    """The scheduler's configuration on this machine, written anew at every start."""
+    folder = settings.folder()
+    return {
+        "bind_address": HOST,
+        "port": settings.ports.scheduler,
+        "prefix": f"/services/{SERVICE_NAME}",
+        "database_url": f"sqlite:///{folder.scheduler / 'scheduler.sqlite'}",
+        "service_tokens_file": str(secret_files.service_tokens_file),
+        "hub_api_url": settings.hub_api_url,
+        "hub_token_file": str(secret_files.service_token_file("scheduler")),
+        "virtual_gpus": settings.virtual_gpus or -1,
+        "virtual_gpu_folder": str(folder.vgpu),
+        "run_folder": str(folder.run),
+        "job_request_folder": str(folder.scheduler / "requests"),
+        "job_command": [
+            *("{python}", "-P", "-m", "spawner.launch_job"),
+            *("--site", str(folder.site_file), "--request", "{request}"),
+        ],
+    }
 
 
 def hub_program(
