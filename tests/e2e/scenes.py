@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hub_config.demo.browserless import Researcher
+from hub_config.demo.stage import Stage
+from spawner.supervisor.status import read_status
 
 SECRET_CELL = "import secrets; word = secrets.token_hex(8); print(word)"
 
@@ -92,3 +94,19 @@ async def end(user: Researcher, *, server: str = "") -> None:
         return not await shown(user, server)
 
     await until(gone, timeout=60, what=f"{user.name}'s session is ended")
+
+
+async def workload(stage: Stage, user: str, *, server: str = "") -> dict[str, Any]:
+    """The user's live session at the scheduler. Raises LookupError when there is none."""
+    found = await stage.hubernate_json("sessions", "list", "--json")
+    for each in found:
+        if each["spec"]["user"] == user and each["spec"]["server"] == server:
+            return dict(each)
+    raise LookupError(f"the scheduler knows no session of {user}/{server}")
+
+
+def host_port(stage: Stage, workload_id: str) -> int:
+    """Where a session answers on the host's loopback address."""
+    status = read_status(stage.state / "run" / workload_id)
+    assert status is not None
+    return status.host_port

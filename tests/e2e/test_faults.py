@@ -19,6 +19,7 @@ from tests.e2e.scenes import (
     suspend,
     until,
     until_shown,
+    workload,
 )
 
 pytestmark = [
@@ -38,12 +39,6 @@ def supervisor_of(stage: Stage, workload_id: str) -> psutil.Process:
         ):
             return process
     raise AssertionError(f"no supervisor of {workload_id}")
-
-
-async def workload(stage: Stage, user: str) -> dict[str, object]:
-    """The user's live default session at the scheduler."""
-    found = await stage.hubernate_json("sessions", "list", "--json")
-    return next(w for w in found if w["spec"]["user"] == user and w["spec"]["server"] == "")
 
 
 async def hub_answers(stage: Stage, user: Researcher) -> None:
@@ -95,7 +90,7 @@ async def test_scheduler_killed_while_a_session_runs(two_gpus: Stage, alice: Res
     async def back() -> bool:
         try:
             return (await workload(two_gpus, "alice"))["lease"] == before["lease"] or True
-        except (StoryError, StopIteration):
+        except (StoryError, LookupError):
             return False
 
     await until(back, timeout=60, what="the scheduler is back and knows the session")

@@ -9,7 +9,7 @@ import pytest
 
 from hub_config.demo.browserless import Researcher
 from hub_config.demo.stage import Stage
-from tests.e2e.scenes import end, open_with_a_secret
+from tests.e2e.scenes import end, host_port, open_with_a_secret, workload
 
 pytestmark = [
     pytest.mark.e2e,
@@ -53,17 +53,17 @@ async def test_a_session_reaches_only_what_is_its_own(
     two_gpus: Stage, alice: Researcher, bob: Researcher
 ) -> None:
     await open_with_a_secret(bob, "cpu")
-    other = next(s for s in await bob.sessions() if s["server"] == "")
+    other = str((await workload(two_gpus, "bob"))["id"])
     kernel_id, _ = await open_with_a_secret(alice, "cpu")
     port = two_gpus.port
-    inside_only = [port + 1, port + 3, port + 4, int(other["host_port"])]
+    inside_only = [port + 1, port + 3, port + 4, host_port(two_gpus, other)]
     probe = PROBE.format(
         hosts=["127.0.0.1", "::1", *machine_addresses()],
         ports=inside_only,
         hub=port,
         paths=[str(two_gpus.state), "/root", "/home/bob", "/var/lib/hubernate/secrets"],
         api=f"http://127.0.0.1:{port}/services/hubernate/api/v1",
-        other=other["id"],
+        other=other,
     )
     async with alice.kernel(kernel_id) as kernel:
         found: dict[str, Any] = json.loads(await kernel.run(probe))

@@ -8,7 +8,16 @@ import pytest
 
 from hub_config.demo.browserless import Researcher
 from hub_config.demo.stage import Stage
-from tests.e2e.scenes import end, open_with_a_secret, read_secret, resume, suspend, until
+from tests.e2e.scenes import (
+    end,
+    host_port,
+    open_with_a_secret,
+    read_secret,
+    resume,
+    suspend,
+    until,
+    workload,
+)
 
 pytestmark = [
     pytest.mark.e2e,
@@ -45,7 +54,6 @@ async def test_a_second_server_and_a_job_of_the_same_user_run_meanwhile(
     kernel_id, word = await open_with_a_secret(alice)
     async with alice.kernel(kernel_id) as kernel:
         assert await kernel.run(MAP_A_LIBRARY) == "True"
-    port = str(two_gpus.child("hub"))
     await suspend(alice)
 
     other_kernel, other = await open_with_a_secret(alice, server="second")
@@ -63,7 +71,6 @@ async def test_a_second_server_and_a_job_of_the_same_user_run_meanwhile(
         return any(j["id"] == job["id"] and j["phase"] == "succeeded" for j in jobs)
 
     await until(done, timeout=60, what="the job ran")
-    assert port
 
     await resume(alice)
     assert await read_secret(alice, kernel_id) == word
@@ -76,10 +83,7 @@ async def test_a_second_server_and_a_job_of_the_same_user_run_meanwhile(
 
 async def test_the_old_host_port_is_taken_at_the_resume(two_gpus: Stage, bob: Researcher) -> None:
     kernel_id, word = await open_with_a_secret(bob, "cpu")
-    routes = await bob.model()
-    assert routes is not None
-    session = next(s for s in await bob.sessions() if s["server"] == "")
-    old = int(session["host_port"])
+    old = host_port(two_gpus, str((await workload(two_gpus, "bob"))["id"]))
     await suspend(bob)
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

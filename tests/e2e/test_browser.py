@@ -1,0 +1,133 @@
+"""The story in a real browser: log in, choose a GPU, compute, suspend, resume, same kernel.
+
+With HUBERNATE_SCREENSHOTS set to a folder, what the browser showed is kept there for the docs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, async_playwright, expect
+
+from hub_config.demo.stage import Stage
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.criu,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(240),
+]
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+CELL = "import secrets; word = secrets.token_hex(4); print('word', word)"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(folder: Path) -> AsyncIterator[Page]:
+    """A new browser profile on Debian's Chromium."""
+    chromium = shutil.which("chromium")
+    assert chromium, "chromium is missing: apt-get install chromium"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        context = await browser.new_context(viewport={"width": 1280, "height": 800})
+        page = await context.new_page()
+        page.on("dialog", lambda dialog: dialog.accept())
+        yield page
+        await browser.close()
+
+
+async def picture(page: Page, name: str) -> None:
+    """Keep what the browser shows, when asked to."""
+    folder = os.environ.get("HUBERNATE_SCREENSHOTS")
+    if folder:
+        await page.screenshot(path=f"{folder}/{name}.png")
+
+
+async def log_in(page: Page, stage: Stage, name: str) -> None:
+    await page.goto(f"{stage.url}/hub/login")
+    await page.fill("#username_input", name)
+    await page.fill("#password_input", stage.password())
+    await picture(page, "1-log-in")
+    await page.click("#login_submit")
+
+
+async def choose_one_gpu(page: Page) -> None:
+    await page.get_by_label("1 GPU", exact=True).check()
+    await expect(page.get_by_text("virtual").first).to_be_visible()
+    await picture(page, "2-choose")
+    await page.get_by_role("button", name="Start").click()
+    await page.wait_for_url(re.compile(r"/user/[^/]+/lab"), timeout=60_000)
+
+
+async def run_cell(page: Page, code: str) -> None:
+    """Type into the active cell of the open notebook and run it."""
+    cell = page.locator(".jp-Notebook:visible .jp-Cell.jp-mod-active .cm-content")
+    await cell.click()
+    await page.keyboard.insert_text(code)
+    await page.keyboard.press("Shift+Enter")
+
+
+async def new_notebook(page: Page) -> None:
+    await page.locator(".jp-LauncherCard[data-category='Notebook']").first.click()
+    await page.locator(".jp-Notebook:visible .jp-Cell").first.wait_for()
+
+
+def outputs(page: Page) -> str:
+    return ".jp-Notebook:visible .jp-OutputArea-output"
+
+
+async def test_open_compute_suspend_resume_in_a_browser(two_gpus: Stage, page: Page) -> None:
+    await log_in(page, two_gpus, "carol")
+    await page.goto(f"{two_gpus.url}/hub/spawn")
+    await choose_one_gpu(page)
+    await new_notebook(page)
+    await run_cell(page, CELL)
+    output = page.locator(outputs(page)).filter(has_text="word ").first
+    await expect(output).to_be_visible(timeout=30_000)
+    word = (await output.inner_text()).split()[-1]
+    await picture(page, "3-compute")
+
+    home = await page.context.new_page()
+    home.on("dialog", lambda dialog: dialog.accept())
+    await home.goto(f"{two_gpus.url}/hub/home")
+    await home.locator("[data-action=suspend]").click()
+    await expect(home.locator("li[data-phase=suspended]")).to_be_visible(timeout=40_000)
+    await expect(home.get_by_text("your work is safe")).to_be_visible()
+    await picture(home, "4-suspended")
+
+    await home.locator("[data-action=resume]").click()
+    await home.wait_for_url(re.compile(r"/user/carol/"), timeout=60_000)
+    await home.close()
+    await page.reload()
+    await page.locator(".jp-Notebook:visible").first.wait_for(timeout=30_000)
+    await page.locator(".jp-Notebook:visible .jp-Cell").last.click()
+    await run_cell(page, "print('again', word)")
+    await expect(page.locator(outputs(page)).filter(has_text=f"again {word}").first).to_be_visible(
+        timeout=30_000
+    )
+    await picture(page, "5-same-kernel")
+
+
+async def test_more_gpus_than_exist_cannot_be_chosen(two_gpus: Stage, page: Page) -> None:
+    await log_in(page, two_gpus, "dave")
+    await page.goto(f"{two_gpus.url}/hub/spawn")
+    offered = await page.locator("input[name=profile]").evaluate_all(
+        "inputs => inputs.filter(i => !i.disabled).map(i => i.value)"
+    )
+    assert "gpu-1" in offered
+    assert "gpu-2" in offered
+    assert not [slug for slug in offered if slug in {"gpu-4", "gpu-8"}]
