@@ -1,0 +1,117 @@
+"""`hubernate snapshots` on a real store in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler_bridge.model.phases import Phase
+from scheduler_bridge.model.workload import SnapshotRef
+from snapshot.model import SnapshotKey, StoreSettings
+from snapshot.repository import Repository, open_repository
+from spawner.site import LocalSite, write_site
+from tests.hub_config.cli_bench import Cli, running_service, state_at
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    with running_service() as service:
+        cli = Cli(service, state_at(tmp_path / "state", service.port), monkeypatch)
+        cli.as_root()
+        yield cli
+
+
+@pytest.fixture
+def store(cli: Cli) -> Repository:
+    folders = [cli.state.root / name for name in ("objects", "keys")]
+    for folder in folders:
+        folder.mkdir(mode=0o700)
+    settings = StoreSettings("directory", str(folders[0]), keys_directory=str(folders[1]))
+    site = LocalSite(
+        python="python",
+        environment_directory="",
+        run_directory="",
+        homes_directory="",
+        users_file="",
+        scheduler_url="",
+        tools=cli.state.tools(),
+        store=settings,
+    )
+    write_site(site, cli.state.site_file)
+    return open_repository(settings)
+
+
+def keep(store: Repository, owner: str, sequence: int = 1) -> str:
+    """Store a small snapshot; returns its key."""
+    with store.writer(SnapshotKey(owner, f"s-{owner}", 1, sequence), {}) as writer:
+        writer.add_file("core", f"memory of {owner} {sequence}".encode() * 1000)
+        return writer.commit({}).manifest
+
+
+def test_before_set_up(cli: Cli) -> None:
+    assert "site.json cannot be read" in cli.fails("snapshots", "list")
+
+
+def test_only_the_administrator_sees_the_store(cli: Cli) -> None:
+    cli.in_a_session()
+    assert "for the administrator" in cli.fails("snapshots", "list")
+
+
+def test_list_verify_and_rm(cli: Cli, store: Repository) -> None:
+    assert cli.ok("snapshots", "list") == "No snapshots.\n"
+    ada, bob = keep(store, "ada"), keep(store, "bob")
+    shown = cli.ok("snapshots", "list")
+    assert ada in shown
+    assert bob in shown
+    assert [s["snapshot"]["manifest"] for s in cli.json("snapshots", "list", "--user", "bob")] == [
+        bob
+    ]
+    assert cli.ok("snapshots", "verify") == f"{ada}: good\n{bob}: good\n"
+    assert cli.ok("snapshots", "rm", "s-ada") == f"removed {ada}\n"
+    assert cli.ok("snapshots", "verify", bob) == f"{bob}: good\n"
+    assert "there is no snapshot s-ada" in cli.fails("snapshots", "rm", "s-ada")
+
+
+def test_a_part_that_several_keys_have_is_refused(cli: Cli, store: Repository) -> None:
+    keep(store, "ada"), keep(store, "ada", 2)
+    assert "can mean 2 snapshots" in cli.fails("snapshots", "rm", "s-ada")
+    assert len(store.list()) == 2
+
+
+def test_damage_is_found_and_told_by_the_exit_code(cli: Cli, store: Repository) -> None:
+    ada, bob = keep(store, "ada"), keep(store, "bob")
+    (pack,) = (cli.state.root / "objects" / "packs" / "ada").glob("**/*")
+    damaged = bytearray(pack.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    pack.chmod(0o600)
+    pack.write_bytes(damaged)
+    result = cli("snapshots", "verify")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert not lines[0].startswith(f"{ada}: good")
+    assert lines[1] == f"{bob}: good"
+
+
+def test_the_snapshot_that_a_session_needs_is_not_removed_by_accident(
+    cli: Cli, store: Repository
+) -> None:
+    key = keep(store, "ada")
+    session = cli.service.run(cli.service.session())
+    cli.service.move(session, Phase.SUSPENDING)
+    cli.service.move(session, Phase.SUSPENDED, snapshot=SnapshotRef(key, 1, 1))
+    assert "ada (suspended)" in cli.ok("snapshots", "list")
+    said = cli.fails("snapshots", "rm", key)
+    assert "ada (suspended) is resumed from" in said
+    assert "--force" in said
+    assert len(store.list()) == 1
+    cli.ok("snapshots", "rm", key, "--force")
+    assert store.list() == ()
+
+
+def test_nothing_is_removed_while_it_is_not_known_who_needs_it(cli: Cli, store: Repository) -> None:
+    key = keep(store, "ada")
+    cli.state.ports_file.write_text('{"public": 5}')
+    assert "not known whether a session needs" in cli.fails("snapshots", "rm", key)
+    assert len(store.list()) == 1
