@@ -38,6 +38,7 @@ from scheduler_bridge.model.workload import (
 from scheduler_bridge.store.opening import open_memory
 
 ADMIN_TOKEN = "admin-token-of-the-tests"
+RECLAIMER_TOKEN = "reclaimer-token-of-the-tests"
 ADA_TOKEN = "token-of-ada-in-a-session"
 Answer = TypeVar("Answer")
 
@@ -110,8 +111,9 @@ class Service:
         ref = SnapshotRef(f"manifests/ada/x/{epoch}-1", epoch, 1, created_at=time.time())
         return self.move(workload, Phase.SUSPENDED, snapshot=ref)
 
-    def _next(self, seen: Workload) -> Workload:
-        return self.do(lambda s: s.wait(seen.id, version=seen.version, timeout=5))
+    def next_state(self, seen: Workload, *, seconds: float = 5.0) -> Workload:
+        """The workload as soon as it differs from what was seen."""
+        return self.do(lambda s: s.wait(seen.id, version=seen.version, timeout=seconds))
 
     def when(
         self, workload: Workload, wanted: Callable[[Workload], bool], then: Callable[[], object]
@@ -122,7 +124,7 @@ class Service:
             seen = self.do(lambda s: s.get(workload.id))
             end = time.monotonic() + 30
             while not wanted(seen) and time.monotonic() < end:
-                seen = self._next(seen)
+                seen = self.next_state(seen)
             if wanted(seen):
                 then()
 
@@ -161,7 +163,8 @@ def _serve(listening: socket.socket, port: int, gpus: int) -> tuple[threading.Th
     node = Node("local", virtual_gpus(gpus, Path("/dev"), node="local", mark="test"))
     engine = Scheduler(Books(open_memory(), SystemClock(), (node,)))
     users = HubUsers(f"http://127.0.0.1:{port}/fake-hub")
-    service = create_service(engine, Authenticator({"admin": ADMIN_TOKEN}, users))
+    tokens = {"admin": ADMIN_TOKEN, "reclaimer": RECLAIMER_TOKEN}
+    service = create_service(engine, Authenticator(tokens, users))
 
     async def both(scope: Any, receive: Any, send: Any) -> None:
         hub = scope["type"] == "http" and scope["path"].startswith("/fake-hub")

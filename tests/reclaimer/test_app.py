@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from reclaimer.actions import Judged
 from reclaimer.app import LONGEST_BACKOFF_SECONDS, Loop, ReclaimerApp, read_token
 from scheduler_bridge.errors import Unavailable
 from scheduler_bridge.model.phases import Desired
-from tests.reclaimer.bench import Bench, quiet
+from scheduler_bridge.model.workload import Workload
+from tests.hub_config.cli_bench import RECLAIMER_TOKEN, Service, running_service
+from tests.reclaimer.bench import Bench, quiet, working
 
 
 class ClockThatEnds:
@@ -162,6 +166,53 @@ def test_an_unknown_scheduler_names_those_that_are_known() -> None:
 def test_an_interval_of_nothing_is_refused() -> None:
     with pytest.raises(SystemExit, match="interval"):
         ReclaimerApp().initialize(["--interval=0"])
+
+
+QUICK = """\
+version: 1
+defaults: {idle_after: 1s, warn_before: 0, minimum_age: 0}
+signals: {cpu_window: 1s}
+rules:
+  - name: quick
+"""
+
+
+def test_the_program_suspends_an_idle_session_and_only_that_over_http(tmp_path: Path) -> None:
+    """`python -m reclaimer` with its own token, which may not do much more."""
+    token, policy = tmp_path / "token", tmp_path / "policy.yaml"
+    token.write_text(RECLAIMER_TOKEN)
+    policy.write_text(QUICK)
+    with running_service() as service, (tmp_path / "log").open("wb") as log:
+        idle, busy = service.run(service.session("ada")), service.run(service.session("bob"))
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "reclaimer", f"--scheduler-url={service.url}"),
+                *(f"--token-file={token}", f"--policy={policy}", "--interval=0.2"),
+            ],
+            stderr=log,
+        )
+        try:
+            suspended, working_on = _report_until_suspended(service, idle, busy)
+        finally:
+            process.terminate()
+            assert process.wait(timeout=20) == 0
+    assert (suspended.desired, suspended.desired_by) == (Desired.SUSPENDED, "reclaimer")
+    assert "rule quick suspends after 1s" in suspended.desired_reason
+    assert working_on.desired is Desired.RUNNING
+    assert "is running a cell" in working_on.idleness.reason
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def _report_until_suspended(
+    service: Service, idle: Workload, busy: Workload
+) -> tuple[Workload, Workload]:
+    """Send telemetry of both until the first is to be suspended; the deadline is generous."""
+    since, seen = time.time(), idle
+    while time.time() < since + 30 and seen.desired is not Desired.SUSPENDED:
+        service.report(idle, quiet(time.time(), since=since))
+        service.report(busy, working(time.time()))
+        seen = service.next_state(seen, seconds=0.2)
+    return seen, service.do(lambda s: s.get(busy.id))
 
 
 async def test_the_program_ends_on_sigterm(tmp_path: Path) -> None:
