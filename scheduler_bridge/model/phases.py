@@ -70,7 +70,7 @@ _SESSION: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.SUSPENDED: frozenset({Phase.QUEUED, Phase.STOPPED}),
     Phase.RESUMING: frozenset({Phase.FILLING, Phase.SUSPENDED}),
     Phase.FILLING: frozenset({Phase.RUNNING, Phase.SUSPENDED}),
-    Phase.LOST: frozenset({Phase.SUSPENDED, Phase.STOPPED}),
+    Phase.LOST: frozenset({Phase.RUNNING, Phase.SUSPENDED, Phase.STOPPED}),
 }
 
 _JOB_ENDS: Final = frozenset({Phase.CANCELLING})
@@ -83,7 +83,7 @@ _JOB: Final[dict[Phase, frozenset[Phase]]] = {
     | _JOB_ENDS,
     Phase.PREEMPTING: frozenset({Phase.QUEUED, Phase.SUCCEEDED, Phase.FAILED}) | _JOB_ENDS,
     Phase.RECOVERING: frozenset({Phase.QUEUED}) | _JOB_ENDS,
-    Phase.LOST: frozenset({Phase.QUEUED}) | _JOB_ENDS,
+    Phase.LOST: frozenset({Phase.RUNNING, Phase.QUEUED}) | _JOB_ENDS,
     Phase.CANCELLING: frozenset({Phase.CANCELLED}),
 }
 

@@ -114,6 +114,8 @@ class Workload:
     `version` grows with every change and serves long polls. `position` is the place in the queue
     (1 is next) and `wait_reason` one plain sentence, both only while queued. `signals` is the latest
     sample its supervisor sent, `signals_at` when (UNIX seconds); absent means unknown, never idle.
+    New signals alone do not change `version`. `epoch` is that of its latest lease. `attempt` counts
+    how often a job was queued again, and how often a session's place was held in vain.
     """
 
     id: WorkloadId
@@ -127,6 +129,7 @@ class Workload:
     desired_by: str = ""
     desired_reason: str = ""
     lease: Lease | None = None
+    epoch: int = 0
     snapshot: SnapshotRef | None = None
     attempt: int = 0
     position: int | None = None

@@ -1,0 +1,5 @@
+"""`python -m scheduler_bridge --config=FILE`."""
+
+from scheduler_bridge.app import main
+
+main()

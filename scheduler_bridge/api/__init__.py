@@ -1,0 +1,1 @@
+"""The scheduler over HTTP: who asks, whether they may, and the engine's answer as JSON."""

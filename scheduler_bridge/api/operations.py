@@ -1,0 +1,120 @@
+"""Each operation with its caller: whether they may, then the engine. No HTTP here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from scheduler_bridge.api.callers import Caller, Right
+from scheduler_bridge.engine.scheduler import Scheduler
+from scheduler_bridge.errors import Conflict, NotAllowed, NotFound, Refused
+from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.workload import FleetView, Grant, Workload, WorkloadSpec
+
+SOMEBODY: Final = "other"
+"""Stands for the holder of a GPU in what a user is shown of others' work."""
+
+MAX_LIVE_PER_USER: Final = 500
+DEFAULT_TEAM: Final = "default"
+
+_RIGHT_FOR: Final = {
+    Desired.RUNNING: Right.RESUME,
+    Desired.SUSPENDED: Right.SUSPEND,
+    Desired.STOPPED: Right.STOP,
+}
+
+
+class Operations:
+    """The scheduler as a given caller may use it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    def visible(self, caller: Caller, workload_id: str) -> Workload:
+        """The workload, if the caller may see it. Others' do not exist for a user."""
+        workload = self.scheduler.get(workload_id)
+        if not caller.sees_all and not caller.owns(workload.spec.user):
+            raise NotFound(f"There is no workload {workload_id}.")
+        return workload
+
+    def submit(self, caller: Caller, spec: WorkloadSpec, key: str) -> Workload:
+        """Queue; users only jobs of their own, in a team of their own."""
+        if not caller.sees_all:
+            self._check_users_job(caller, spec, key)
+        else:
+            caller.require(Right.SUBMIT)
+            if spec.kind is Kind.JOB:
+                caller.require(Right.JOBS)
+        workload = self.scheduler.submit(spec, key=key, actor=caller.name)
+        if not caller.sees_all and not caller.owns(workload.spec.user):
+            raise Conflict("The key is taken.", remedy="Choose another key.")
+        return workload
+
+    def _check_users_job(self, caller: Caller, spec: WorkloadSpec, key: str) -> None:
+        if spec.kind is not Kind.JOB:
+            raise NotAllowed("Sessions are started through the Hub.", remedy="Open the Hub's page.")
+        if not caller.owns(spec.user):
+            raise NotAllowed(f"user: {caller.name} may submit jobs as {caller.name} only.")
+        if spec.team not in caller.groups | {DEFAULT_TEAM}:
+            raise NotAllowed(
+                f"team: {caller.name} is not in {spec.team!r}.",
+                remedy=f"Use one of: {', '.join(sorted(caller.groups | {DEFAULT_TEAM}))}.",
+            )
+        if key.startswith("session:"):
+            raise Refused("key: keys that begin with session: belong to the Hub.")
+        live = len(self.scheduler.list(user=caller.user))
+        if live >= MAX_LIVE_PER_USER and self.scheduler.find(key) is None:
+            raise Refused(
+                f"{caller.name} has {live} workloads that have not ended; "
+                f"the limit is {MAX_LIVE_PER_USER}.",
+                remedy="Wait until some have ended, or cancel some.",
+            )
+
+    def find(self, caller: Caller, key: str) -> Workload | None:
+        """By key, if visible."""
+        workload = self.scheduler.find(key)
+        if workload and not caller.sees_all and not caller.owns(workload.spec.user):
+            return None
+        return workload
+
+    def list(
+        self, caller: Caller, kind: Kind | None, user: str | None, live: bool
+    ) -> tuple[Workload, ...]:
+        """Users see their own only."""
+        if not caller.sees_all:
+            if user not in (None, caller.user):
+                return ()
+            user = caller.user
+        return self.scheduler.list(kind=kind, user=user, live=live)
+
+    def desire(
+        self, caller: Caller, workload_id: str, desired: Desired, *, actor: str, reason: str
+    ) -> Workload:
+        """Owners decide about their own; services by right. Who cannot resume may still withdraw
+        a suspend that has not begun."""
+        workload = self.visible(caller, workload_id)
+        if not caller.owns(workload.spec.user):
+            withdraws = desired is Desired.RUNNING and workload.phase is Phase.RUNNING
+            caller.require(Right.SUSPEND if withdraws else _RIGHT_FOR[desired])
+            if workload.spec.kind is Kind.JOB:
+                caller.require(Right.JOBS)
+        name = caller.user or actor or caller.name
+        return self.scheduler.desire(workload_id, desired, actor=name, reason=reason)
+
+    def take(self, caller: Caller, workload_id: str) -> Grant:
+        """Services that start supervisors only: a credential is more than its user may have."""
+        caller.require(Right.TAKE)
+        if self.scheduler.get(workload_id).spec.kind is Kind.JOB:
+            caller.require(Right.JOBS)
+        return self.scheduler.take(workload_id, actor=caller.name)
+
+    def fleet(self, caller: Caller) -> FleetView:
+        """Everybody sees what is free; whose work holds the rest only those who see all."""
+        view = self.scheduler.fleet()
+        if caller.sees_all:
+            return view
+        own = {w.id for w in self.scheduler.list(user=caller.user)}
+        return replace(
+            view,
+            holders={gpu: who if who in own else SOMEBODY for gpu, who in view.holders.items()},
+        )

@@ -1,0 +1,160 @@
+"""REST: every operation of the plugin contract under `/api/v1`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.responses import Response
+from pydantic import TypeAdapter
+
+from scheduler_bridge import wire
+from scheduler_bridge.api.auth import Authenticator, bearer
+from scheduler_bridge.api.callers import Caller, Right
+from scheduler_bridge.api.operations import Operations
+from scheduler_bridge.api.patience import unless_gone
+from scheduler_bridge.model.phases import Kind
+from scheduler_bridge.model.workload import (
+    Event,
+    Explanation,
+    FleetView,
+    Grant,
+    Idleness,
+    Instruction,
+    Pause,
+    Workload,
+)
+
+MAX_WAIT_SECONDS = 60.0
+
+
+def _json(adapter: TypeAdapter[Any], value: object) -> Response:
+    return Response(adapter.dump_json(value), media_type="application/json")
+
+
+async def current_caller(
+    request: Request, authorization: Annotated[str | None, Header()] = None
+) -> Caller:
+    """Dependency: who asks."""
+    authenticator: Authenticator = request.app.state.authenticator
+    return await authenticator.caller(authorization)
+
+
+Who = Annotated[Caller, Depends(current_caller)]
+Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)]
+
+
+def workload_routes(operations: Operations) -> APIRouter:
+    """Submitting, looking, wishing."""
+    router = APIRouter(tags=["workloads"])
+    scheduler = operations.scheduler
+
+    @router.post("/workloads", response_model=Workload)
+    async def submit(who: Who, body: wire.SubmitBody) -> Response:
+        return _json(wire.WORKLOAD, operations.submit(who, body.spec, body.key))
+
+    @router.get("/workloads", response_model=list[Workload])
+    async def listed(
+        who: Who, kind: Kind | None = None, user: str | None = None, live: bool = True
+    ) -> Response:
+        return _json(wire.WORKLOADS, operations.list(who, kind, user, live))
+
+    @router.get("/workloads/by-key", response_model=Workload | None)
+    async def find(who: Who, key: str) -> Response:
+        return _json(wire.FOUND, operations.find(who, key))
+
+    @router.get("/workloads/{workload_id}", response_model=Workload)
+    async def get(who: Who, workload_id: str) -> Response:
+        return _json(wire.WORKLOAD, operations.visible(who, workload_id))
+
+    @router.get("/workloads/{workload_id}/wait", response_model=Workload)
+    async def wait(
+        request: Request, who: Who, workload_id: str, version: int, timeout: Wait = 0.0
+    ) -> Response:
+        operations.visible(who, workload_id)
+        waiting = scheduler.wait(workload_id, version=version, timeout=timeout, waiter=who.name)
+        return _json(wire.WORKLOAD, await unless_gone(request, waiting))
+
+    @router.post("/workloads/{workload_id}/desired", response_model=Workload)
+    async def desire(who: Who, workload_id: str, body: wire.DesireBody) -> Response:
+        found = operations.desire(
+            who, workload_id, body.desired, actor=body.actor, reason=body.reason
+        )
+        return _json(wire.WORKLOAD, found)
+
+    @router.post("/workloads/{workload_id}/take", response_model=Grant)
+    async def take(who: Who, workload_id: str) -> Response:
+        return _json(wire.GRANT, operations.take(who, workload_id))
+
+    @router.put("/workloads/{workload_id}/idleness", status_code=204)
+    async def idleness(who: Who, workload_id: str, body: Idleness) -> Response:
+        who.require(Right.JUDGE_IDLENESS)
+        scheduler.set_idleness(workload_id, body, actor=who.name)
+        return Response(status_code=204)
+
+    @router.get("/workloads/{workload_id}/history", response_model=list[Event])
+    async def history(who: Who, workload_id: str) -> Response:
+        operations.visible(who, workload_id)
+        return _json(wire.EVENTS, scheduler.history(workload_id))
+
+    @router.get("/workloads/{workload_id}/why", response_model=Explanation)
+    async def why(who: Who, workload_id: str) -> Response:
+        operations.visible(who, workload_id)
+        return _json(wire.EXPLANATION, scheduler.why(workload_id))
+
+    return router
+
+
+def lease_routes(operations: Operations) -> APIRouter:
+    """What a lease's holder says, with the lease's credential and nothing else."""
+    router = APIRouter(tags=["leases"])
+    scheduler = operations.scheduler
+
+    @router.post("/leases/{lease_id}/heartbeat", response_model=Instruction)
+    async def heartbeat(
+        request: Request,
+        lease_id: str,
+        body: wire.HeartbeatBody,
+        authorization: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        beating = scheduler.heartbeat(lease_id, bearer(authorization), body.report, wait=body.wait)
+        return _json(wire.INSTRUCTION, await unless_gone(request, beating))
+
+    @router.post("/leases/{lease_id}/move", response_model=Workload)
+    async def move(
+        lease_id: str,
+        body: wire.MoveBody,
+        authorization: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        moved = scheduler.move(
+            lease_id,
+            bearer(authorization),
+            body.target,
+            cause=body.cause,
+            evidence=body.evidence,
+            snapshot=body.snapshot,
+            exit_code=body.exit_code,
+        )
+        return _json(wire.WORKLOAD, moved)
+
+    return router
+
+
+def fleet_routes(operations: Operations) -> APIRouter:
+    """The fleet and the red button."""
+    router = APIRouter(tags=["fleet"])
+
+    @router.get("/fleet", response_model=FleetView)
+    async def fleet(who: Who) -> Response:
+        return _json(wire.FLEET, operations.fleet(who))
+
+    @router.put("/pauses/{scope}", response_model=Pause)
+    async def pause(who: Who, scope: str, body: wire.PauseBody) -> Response:
+        who.require(Right.PAUSE)
+        actor = who.user or body.actor or who.name
+        paused = operations.scheduler.pause(
+            scope, seconds=body.seconds, reason=body.reason, actor=actor
+        )
+        return _json(wire.PAUSE, paused)
+
+    return router

@@ -1,0 +1,348 @@
+"""The scheduler as a program: configuration, start, graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+from sqlalchemy import make_url
+from sqlalchemy.exc import SQLAlchemyError
+from traitlets import Bool, Dict, Float, Integer, List, Unicode, validate
+from traitlets.config import Application, catch_config_error
+from traitlets.config.loader import ConfigFileNotFound
+
+from scheduler_bridge.agent.inventory import (
+    MAX_VIRTUAL_GPUS,
+    ensure_device_files,
+    virtual_node,
+)
+from scheduler_bridge.agent.nvml import nvml_node
+from scheduler_bridge.api.auth import Authenticator, BadTokenFile, HubUsers, read_tokens
+from scheduler_bridge.api.service import HUB_PREFIX, create_service
+from scheduler_bridge.clusters.local import LocalCluster, LocalSettings
+from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.hub_gateway import HubGateway
+from scheduler_bridge.engine.runner import Runner
+from scheduler_bridge.engine.scheduler import Scheduler
+from scheduler_bridge.engine.settings import Settings, SystemClock
+from scheduler_bridge.engine.steward import Steward
+from scheduler_bridge.metrics import Metrics
+from scheduler_bridge.model.workload import Node
+from scheduler_bridge.policy.values import Rules
+from scheduler_bridge.store.base import StoreError
+from scheduler_bridge.store.opening import WriterLock, open_database
+
+_log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 3
+"""How long requests may take to end after SIGTERM."""
+
+
+class SchedulerService(Application):
+    """Traits of `python -m scheduler_bridge`. Times are seconds."""
+
+    name = "scheduler_bridge"
+    description = "The scheduler of Hubernate: who runs where, and who waits."
+
+    config_file = Unicode("", help="A traitlets configuration file (.py or .json).").tag(
+        config=True
+    )
+    bind_address = Unicode(
+        "127.0.0.1",
+        help="Address to serve on. Only the Hub's proxy and supervisors have to reach it.",
+    ).tag(config=True)
+    port = Integer(8003, min=0, max=65535, help="Port to serve on; 0 takes a free one.").tag(
+        config=True
+    )
+    port_file = Unicode(
+        "", help="File that gets the port in use once the service answers; for port 0."
+    ).tag(config=True)
+    prefix = Unicode(
+        HUB_PREFIX, help="Path under which the Hub's proxy passes requests on, unchanged."
+    ).tag(config=True)
+    database_url = Unicode(
+        "sqlite:///scheduler.sqlite", help="SQLAlchemy URL of the state. SQLite runs in WAL mode."
+    ).tag(config=True)
+    lock_file = Unicode(
+        "", help="Lock of the one writer. Default: beside the SQLite file, with .lock added."
+    ).tag(config=True)
+    service_tokens_file = Unicode(
+        "", help="JSON object {name: token}, mode 0600; names that count: hub, reclaimer, admin."
+    ).tag(config=True)
+    hub_api_url = Unicode(
+        "", help="The Hub's API, such as http://127.0.0.1:8002/hub/api. Empty: no Hub users."
+    ).tag(config=True)
+    hub_token_file = Unicode(
+        "", help="File with our token at the Hub. Empty: servers are not started from here."
+    ).tag(config=True)
+    node_name = Unicode("", help="This machine's name. Default: its host name.").tag(config=True)
+    virtual_gpus = Integer(
+        -1,
+        min=-1,
+        max=MAX_VIRTUAL_GPUS,
+        help="Number of virtual GPUs; they compute nothing. -1: those that the driver knows.",
+    ).tag(config=True)
+    virtual_gpu_folder = Unicode("", help="Folder of the virtual GPUs' files.").tag(config=True)
+    job_command = List(
+        Unicode(),
+        help="Argument vector that starts a job's supervisor; {python} and {request} are replaced.",
+    ).tag(config=True)
+    job_request_folder = Unicode(
+        "", help="Private folder for what that program reads. It holds credentials."
+    ).tag(config=True)
+    run_folder = Unicode(
+        "", help="Folder with one folder per supervisor, where last words are looked for."
+    ).tag(config=True)
+    team_gpu_limits = Dict(
+        per_key_traits={},
+        value_trait=Integer(min=0),
+        key_trait=Unicode(),
+        help="GPUs that a team may hold at once, by team.",
+    ).tag(config=True)
+    default_team_gpu_limit = Integer(
+        -1, min=-1, help="The same for every team not named. -1: no limit."
+    ).tag(config=True)
+    lease_seconds = Float(
+        600.0,
+        min=10.0,
+        help="A supervisor that cannot renew for this long freezes its own processes. Lower: dead "
+        "machines are noticed earlier; higher: longer outages of this service do no harm.",
+    ).tag(config=True)
+    hold_seconds = Float(
+        600.0, min=10.0, help="How long a session's place is held for a Hub to take it up."
+    ).tag(config=True)
+    json_logs = Bool(True, help="One JSON object per line; False: lines for people.").tag(
+        config=True
+    )
+
+    aliases = {"config": "SchedulerService.config_file", "port": "SchedulerService.port"}  # noqa: RUF012 (traitlets)
+
+    @validate("prefix")
+    def _valid_prefix(self, proposal: Any) -> str:
+        prefix = str(proposal["value"]).rstrip("/")
+        if prefix and not prefix.startswith("/"):
+            raise ValueError(f"prefix must begin with a slash: {prefix!r}")
+        return prefix
+
+    @catch_config_error
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """Flags win over the file."""
+        self.parse_command_line(argv)
+        if self.config_file:
+            path = Path(self.config_file).resolve()
+            try:
+                self.load_config_file(path.name, path=str(path.parent))
+            except ConfigFileNotFound as error:
+                raise SystemExit(f"There is no configuration file {path}.") from error
+            self.parse_command_line(argv)
+        configure_logging(as_json=self.json_logs, level=cast("int | str", self.log_level))
+
+    def start(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises `SystemExit` with a sentence if it cannot."""
+        os.umask(0o077)
+        try:
+            with self._state() as (books, tokens):
+                asyncio.run(self._serve(books, tokens))
+        except (StoreError, BadTokenFile, SQLAlchemyError) as error:
+            raise SystemExit(str(error)) from error
+
+    @contextlib.contextmanager
+    def _state(self) -> Iterator[tuple[Books, dict[str, str]]]:
+        tokens = read_tokens(Path(self.service_tokens_file)) if self.service_tokens_file else {}
+        lock = self._lock()
+        try:
+            store = open_database(self.database_url)
+            try:
+                yield Books(store, SystemClock(), (self._node(),)), tokens
+            finally:
+                store.close()
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _lock(self) -> WriterLock | None:
+        database = make_url(self.database_url)
+        path = self.lock_file
+        if not path and database.get_backend_name() == "sqlite" and database.database:
+            path = database.database + ".lock"
+        if not path:
+            return None
+        Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return WriterLock(Path(path))
+
+    def _node(self) -> Node:
+        if self.virtual_gpus < 0:
+            node, problems = nvml_node(name=self.node_name)
+            for problem in problems:
+                _log.warning("%s", problem)
+            return node
+        folder = Path(self.virtual_gpu_folder or "vgpu").resolve()
+        node = virtual_node(self.virtual_gpus, folder, name=self.node_name)
+        ensure_device_files(node.gpus)
+        return node
+
+    def _settings(self) -> Settings:
+        limit = self.default_team_gpu_limit
+        return Settings(
+            lease_seconds=self.lease_seconds,
+            lease_margin=max(5.0, self.lease_seconds / 10),
+            hold_seconds=self.hold_seconds,
+            rules=Rules(dict(self.team_gpu_limits), None if limit < 0 else limit),
+        )
+
+    async def _serve(self, books: Books, tokens: dict[str, str]) -> None:
+        scheduler = Scheduler(books, self._settings())
+        cluster = LocalCluster(
+            LocalSettings(tuple(self.job_command), self.job_request_folder, self.run_folder)
+        )
+        gateway = self._gateway(scheduler)
+        runner = Runner(scheduler, steward=Steward(scheduler, cluster), gateway=gateway)
+        users = HubUsers(self.hub_api_url)
+        app = create_service(
+            scheduler,
+            Authenticator(tokens, users),
+            prefix=self.prefix,
+            not_ready=lambda: _not_ready(books, runner),
+            metrics=Metrics(books).text,
+        )
+        listener = self._listen()
+        runner.start()
+        try:
+            server = _Server(_uvicorn_config(app))
+            server.end_on_signals(scheduler)
+            self._announce(listener, books)
+            await server.serve(sockets=[listener])
+        finally:
+            await runner.stop()
+            scheduler.close()
+            await users.aclose()
+            if gateway is not None:
+                await gateway.aclose()
+
+    def _gateway(self, scheduler: Scheduler) -> HubGateway | None:
+        if not (self.hub_api_url and self.hub_token_file):
+            return None
+        try:
+            token = Path(self.hub_token_file).read_text().strip()
+        except OSError as error:
+            raise BadTokenFile(f"The token for the Hub cannot be read: {error}") from error
+        return HubGateway(scheduler, self.hub_api_url, token)
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.bind_address else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self.bind_address, self.port))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            raise SystemExit(
+                f"Cannot serve on {self.bind_address}:{self.port}: {error.strerror}. "
+                "End what listens there, or choose another port."
+            ) from error
+        return listener
+
+    def _announce(self, listener: socket.socket, books: Books) -> None:
+        port = listener.getsockname()[1]
+        if self.port_file:
+            temporary = Path(self.port_file + ".new")
+            temporary.write_text(f"{port}\n")
+            temporary.replace(self.port_file)
+        gpus = [gpu for node in books.nodes for gpu in node.gpus]
+        _log.info(
+            "serving on %s:%d, %d GPUs (%d virtual), %d live workloads",
+            self.bind_address,
+            port,
+            len(gpus),
+            sum(gpu.virtual for gpu in gpus),
+            len(books.workloads),
+        )
+
+
+class _Server(uvicorn.Server):
+    """Ends at once when asked: long polls and streams are woken first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `end_on_signals`: the original raises them again at its end, which would
+        skip everything that is to be closed after it."""
+        yield
+
+    def end_on_signals(self, scheduler: Scheduler) -> None:
+        """SIGTERM and SIGINT end it gracefully."""
+
+        def end() -> None:
+            self.should_exit = True
+            scheduler.books.bells.close()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end)
+
+
+def _uvicorn_config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        server_header=False,
+    )
+
+
+def _not_ready(books: Books, runner: Runner) -> str:
+    try:
+        books.store.last_event_id()
+    except (StoreError, SQLAlchemyError) as error:
+        return f"the database does not answer: {error}"
+    dead = runner.dead_task()
+    return f"the task {dead} has ended" if dead else runner.failing
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def configure_logging(*, as_json: bool, level: int | str) -> None:
+    """Logs on standard error. Requests' headers and bodies are never logged."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        _JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    )
+    logging.basicConfig(level=min(_number(level), logging.INFO), handlers=[handler], force=True)
+    # httpx logs every request's URL; the others tell what no operator asks
+    for name in ("httpx", "httpcore", "alembic.runtime.plugins", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _number(level: int | str) -> int:
+    return level if isinstance(level, int) else cast("int", logging.getLevelName(level))
+
+
+def main() -> None:
+    """Entry point of `python -m scheduler_bridge`."""
+    SchedulerService.launch_instance()

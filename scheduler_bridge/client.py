@@ -1,0 +1,293 @@
+"""The scheduler over HTTP, as everybody else uses it.
+
+    scheduler = SchedulerClient("http://127.0.0.1:8003", token)
+    workload = await scheduler.submit(spec, key="job:alice/1")
+
+Supervisors need no token: a lease's credential is enough for what they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from scheduler_bridge import wire
+from scheduler_bridge.errors import (
+    Conflict,
+    NotAllowed,
+    NotFound,
+    Refused,
+    SchedulerError,
+    Unavailable,
+)
+from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.workload import (
+    Event,
+    Explanation,
+    FleetView,
+    Grant,
+    Idleness,
+    Instruction,
+    Pause,
+    Report,
+    SnapshotRef,
+    Workload,
+    WorkloadSpec,
+)
+
+URL_VARIABLE: Final = "HUBERNATE_URL"
+TOKEN_VARIABLES: Final = ("HUBERNATE_TOKEN", "JUPYTERHUB_API_TOKEN")
+LONGEST_POLL_SECONDS: Final = 60.0
+SILENCE_SECONDS: Final = 45.0
+_RECONNECT_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+Value = TypeVar("Value")
+
+_ERRORS: Final[Mapping[int, type[SchedulerError]]] = {
+    401: NotAllowed,
+    403: NotAllowed,
+    404: NotFound,
+    409: Conflict,
+    413: Refused,
+    422: Refused,
+}
+
+
+class SchedulerClient:
+    """Implements `plugin.SchedulerPlugin`. Belongs to one event loop. Retries nothing but the
+    stream of events: only the caller knows how long it can wait."""
+
+    def __init__(self, url: str, token: str = "", *, timeout: float = 10.0) -> None:
+        base = httpx.URL(url.rstrip("/") + wire.PREFIX)
+        self._url = url.rstrip("/")
+        self._timeout = timeout
+        self._client = httpx.AsyncClient(
+            base_url=base,
+            timeout=timeout,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            # no proxy stands between programs of one machine; reading certificates costs a while
+            trust_env=base.host not in _LOOPBACK,
+            verify=base.scheme == "https",
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+        )
+
+    @classmethod
+    def from_environment(cls) -> SchedulerClient:
+        """From HUBERNATE_URL and HUBERNATE_TOKEN or JUPYTERHUB_API_TOKEN. Raises `Unavailable`."""
+        url = os.environ.get(URL_VARIABLE, "")
+        token = next((t for name in TOKEN_VARIABLES if (t := os.environ.get(name, ""))), "")
+        if not url or not token:
+            missing = URL_VARIABLE if not url else " or ".join(TOKEN_VARIABLES)
+            raise Unavailable(
+                f"{missing} is not set, so the scheduler is not known.",
+                remedy="Inside a session both are set; elsewhere take them from the Hub.",
+            )
+        return cls(url, token)
+
+    async def submit(self, spec: WorkloadSpec, *, key: str) -> Workload:
+        body = wire.SUBMIT.dump_json(wire.SubmitBody(spec, key))
+        return await self._call(wire.WORKLOAD, "POST", "/workloads", body)
+
+    async def get(self, workload_id: str) -> Workload:
+        return await self._call(wire.WORKLOAD, "GET", f"/workloads/{_part(workload_id)}")
+
+    async def find(self, key: str) -> Workload | None:
+        return await self._call(wire.FOUND, "GET", "/workloads/by-key", query={"key": key})
+
+    async def list(
+        self, *, kind: Kind | None = None, user: str | None = None, live: bool = True
+    ) -> builtins.tuple[Workload, ...]:
+        query = {"live": str(live).lower()}
+        if kind is not None:
+            query["kind"] = kind.value
+        if user is not None:
+            query["user"] = user
+        return await self._call(wire.WORKLOADS, "GET", "/workloads", query=query)
+
+    async def wait(self, workload_id: str, *, version: int, timeout: float) -> Workload:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        while True:
+            slice_seconds = max(0.0, min(end - loop.time(), LONGEST_POLL_SECONDS))
+            workload = await self._call(
+                wire.WORKLOAD,
+                "GET",
+                f"/workloads/{_part(workload_id)}/wait",
+                query={"version": str(version), "timeout": f"{slice_seconds:.3f}"},
+                patience=slice_seconds,
+            )
+            if workload.version != version or loop.time() >= end:
+                return workload
+
+    async def desire(
+        self, workload_id: str, desired: Desired, *, actor: str, reason: str
+    ) -> Workload:
+        body = wire.DESIRE.dump_json(wire.DesireBody(desired, reason, actor))
+        path = f"/workloads/{_part(workload_id)}/desired"
+        return await self._call(wire.WORKLOAD, "POST", path, body)
+
+    async def take(self, workload_id: str) -> Grant:
+        return await self._call(wire.GRANT, "POST", f"/workloads/{_part(workload_id)}/take")
+
+    async def heartbeat(
+        self, lease_id: str, credential: str, report: Report, *, wait: float = 0.0
+    ) -> Instruction:
+        return await self._call(
+            wire.INSTRUCTION,
+            "POST",
+            f"/leases/{_part(lease_id)}/heartbeat",
+            wire.HEARTBEAT.dump_json(wire.HeartbeatBody(report, wait)),
+            credential=credential,
+            patience=wait,
+        )
+
+    async def move(
+        self,
+        lease_id: str,
+        credential: str,
+        target: Phase,
+        *,
+        cause: str,
+        evidence: dict[str, object] | None = None,
+        snapshot: SnapshotRef | None = None,
+        exit_code: int | None = None,
+    ) -> Workload:
+        body = wire.MoveBody(target, cause, evidence or {}, snapshot, exit_code)
+        return await self._call(
+            wire.WORKLOAD,
+            "POST",
+            f"/leases/{_part(lease_id)}/move",
+            wire.MOVE.dump_json(body),
+            credential=credential,
+        )
+
+    async def set_idleness(self, workload_id: str, idleness: Idleness) -> None:
+        path = f"/workloads/{_part(workload_id)}/idleness"
+        await self._send("PUT", path, wire.IDLENESS.dump_json(idleness))
+
+    async def history(self, workload_id: str) -> builtins.tuple[Event, ...]:
+        return await self._call(wire.EVENTS, "GET", f"/workloads/{_part(workload_id)}/history")
+
+    async def fleet(self) -> FleetView:
+        return await self._call(wire.FLEET, "GET", "/fleet")
+
+    async def why(self, workload_id: str) -> Explanation:
+        return await self._call(wire.EXPLANATION, "GET", f"/workloads/{_part(workload_id)}/why")
+
+    async def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:
+        body = wire.PAUSE_BODY.dump_json(wire.PauseBody(seconds, reason, actor))
+        return await self._call(wire.PAUSE, "PUT", f"/pauses/{_part(scope)}", body)
+
+    async def events(self, *, after: int = 0) -> AsyncIterator[Event]:
+        """Connects again by itself and goes on after the last event; gives up (`Unavailable`) when
+        several attempts in a row bring no connection."""
+        failures = 0
+        while True:
+            try:
+                async for frame in self._stream(after):
+                    failures = 0
+                    if frame is not None:
+                        after = frame.id
+                        yield frame
+            except Unavailable:
+                if failures >= len(_RECONNECT_SECONDS):
+                    raise
+            pause = _RECONNECT_SECONDS[min(failures, len(_RECONNECT_SECONDS) - 1)]
+            failures += 1
+            await asyncio.sleep(pause)
+
+    async def _stream(self, after: int) -> AsyncIterator[Event | None]:
+        """Events of one connection; None for each line that only shows that it lives."""
+        timeout = httpx.Timeout(self._timeout, read=SILENCE_SECONDS)
+        try:
+            async with self._client.stream(
+                "GET", "/events", headers={"Last-Event-ID": str(after)}, timeout=timeout
+            ) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise _error_of(response)
+                async for line in response.aiter_lines():
+                    is_event = line.startswith("data:")
+                    yield _parse(wire.EVENT, line[5:].encode()) if is_event else None
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _call(
+        self,
+        adapter: TypeAdapter[Value],
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        **how: Any,
+    ) -> Value:
+        response = await self._send(method, path, body, **how)
+        return _parse(adapter, response.content)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        query: dict[str, str] | None = None,
+        credential: str = "",
+        patience: float = 0.0,
+    ) -> httpx.Response:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if credential:
+            headers["Authorization"] = f"Bearer {credential}"
+        try:
+            response = await self._client.request(
+                method,
+                path,
+                params=query,
+                content=body,
+                headers=headers,
+                timeout=httpx.Timeout(self._timeout, read=self._timeout + patience),
+            )
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if not response.is_success:
+            raise _error_of(response)
+        return response
+
+    def _unreachable(self, error: httpx.HTTPError) -> Unavailable:
+        what = str(error) or type(error).__name__
+        return Unavailable(
+            f"The scheduler at {self._url} does not answer ({what}).", remedy="Try again soon."
+        )
+
+
+def _part(text: str) -> str:
+    """A value as one part of a path."""
+    return quote(text, safe="")
+
+
+def _parse(adapter: TypeAdapter[Value], content: bytes) -> Value:
+    try:
+        return adapter.validate_json(content)
+    except ValidationError as error:
+        raise Unavailable(
+            "The scheduler's answer makes no sense; is it of another version?"
+        ) from error
+
+
+def _error_of(response: httpx.Response) -> SchedulerError:
+    make = _ERRORS.get(response.status_code, Unavailable)
+    try:
+        problem = wire.PROBLEM.validate_json(response.content)
+    except ValidationError:
+        # a proxy's page, not ours: it says nothing about the workload
+        return Unavailable(f"The scheduler's address answered {response.status_code}.")
+    return make(problem.message, remedy=problem.remedy)

@@ -1,0 +1,172 @@
+"""heads -> snapshot -> plan -> apply -> requeue. The only caller of the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.moves import want
+from scheduler_bridge.engine.settings import Settings
+from scheduler_bridge.engine.timers import retry_at
+from scheduler_bridge.model.phases import HOLDS_LEASE, Desired, Kind, Phase
+from scheduler_bridge.model.workload import Idleness, Workload
+from scheduler_bridge.policy.planner import plan
+from scheduler_bridge.policy.values import (
+    FleetState,
+    NodeState,
+    Pending,
+    Placement,
+    Plan,
+    Preemption,
+    Rules,
+    Running,
+    WaitReason,
+)
+from scheduler_bridge.policy.wording import preemption_sentence, wait_sentence
+
+_ACTOR = "scheduler"
+_YIELDS = frozenset({Phase.RUNNING})
+
+
+def run_cycle(books: Books, settings: Settings, failed_suspends: Mapping[str, float]) -> Plan:
+    """One pass over the whole queue. `failed_suspends`: when a workload last failed to yield."""
+    now = books.clock.now()
+    heads = [w for w in books.workloads.values() if w.phase is Phase.QUEUED]
+    decided = plan(
+        _fleet(books),
+        [_pending(books, workload, settings, now) for workload in heads],
+        [
+            _running(workload, settings, failed_suspends)
+            for workload in books.workloads.values()
+            if workload.lease is not None
+        ],
+        _rules(books, settings),
+        now,
+    )
+    for placement in decided.placements:
+        _place(books, settings, placement)
+    _preempt(books, decided)
+    books.annotate(
+        {wait.id: (wait, wait_sentence(wait.reason, wait.evidence)) for wait in decided.waits}
+    )
+    return decided
+
+
+def _fleet(books: Books) -> FleetState:
+    nodes = tuple(
+        NodeState(node.name, tuple(gpu.uuid for gpu in node.gpus), node.ready)
+        for node in books.nodes
+    )
+    return FleetState(nodes, books.holders(), books.earmarks)
+
+
+def _rules(books: Books, settings: Settings) -> Rules:
+    scopes = {pause.scope for pause in books.active_pauses()}
+    rules = settings.rules
+    return Rules(
+        rules.team_limits,
+        rules.default_team_limit,
+        rules.preemption and scopes.isdisjoint({"preempt", "all"}),
+    )
+
+
+def _pending(books: Books, workload: Workload, settings: Settings, now: float) -> Pending:
+    spec = workload.spec
+    blocked = None
+    if books.lingering(workload.id):
+        blocked = WaitReason.STILL_LEAVING
+    elif retry_at(workload, settings) > now:
+        blocked = WaitReason.RETRY_LATER
+    return Pending(
+        id=workload.id,
+        team=spec.team,
+        gpus=spec.gpus,
+        nodes=spec.nodes,
+        priority=int(spec.priority),
+        since=workload.phase_since,
+        returning=spec.kind is Kind.SESSION and workload.snapshot is not None,
+        blocked=blocked,
+    )
+
+
+def _running(
+    workload: Workload, settings: Settings, failed_suspends: Mapping[str, float]
+) -> Running:
+    spec, lease = workload.spec, workload.lease
+    failed = failed_suspends.get(workload.id)
+    yields_from = workload.phase_since + spec.min_runtime_seconds
+    if failed is not None:
+        yields_from = max(yields_from, failed + settings.failed_suspend_pause)
+    going = workload.desired is not Desired.RUNNING or workload.phase is Phase.CANCELLING
+    return Running(
+        id=workload.id,
+        kind=spec.kind,
+        team=spec.team,
+        gpus=tuple(gpu.uuid for gpu in lease.gpus) if lease else (),
+        priority=int(spec.priority),
+        since=workload.phase_since,
+        preemptible=spec.preemptible and workload.phase in _YIELDS,
+        idle_since=workload.idleness.since,
+        yields_from=yields_from,
+        leaving=going and workload.phase in HOLDS_LEASE,
+    )
+
+
+def _place(books: Books, settings: Settings, placement: Placement) -> None:
+    """Grant the lease. A gang over several machines becomes one lease on the first of them: the
+    local cluster has one machine, and admission refuses larger gangs there."""
+    gpus = {gpu.uuid: gpu for node in books.nodes for gpu in node.gpus}
+    with books.draft() as draft:
+        workload = draft.workload(placement.id)
+        waited = draft.now - workload.phase_since
+        resumes = workload.spec.kind is Kind.SESSION and workload.snapshot is not None
+        workload = draft.grant(
+            workload,
+            placement.assignments[0].node,
+            tuple(gpus[uuid] for uuid in placement.gpus),
+            hold=settings.hold_seconds,
+            lease=settings.lease_seconds,
+        )
+        draft.move(
+            workload,
+            Phase.RESUMING if resumes else Phase.STARTING,
+            cause="placed",
+            actor=_ACTOR,
+            evidence={
+                "gpus": list(placement.gpus),
+                "epoch": workload.epoch,
+                "waited_seconds": round(waited, 3),
+            },
+            # what was seen before is no reason to take the new place away again
+            idleness=Idleness(),
+            signals={},
+            signals_at=None,
+        )
+
+
+def _preempt(books: Books, decided: Plan) -> None:
+    if not decided.preemptions and dict(decided.earmarks) == dict(books.earmarks):
+        return
+    with books.draft() as draft:
+        draft.set_earmarks(decided.earmarks)
+        for preemption in decided.preemptions:
+            victim = draft.workload(preemption.victim)
+            name = books.workloads[preemption.preemptor].spec.name
+            sentence = preemption_sentence(preemption.reason, name)
+            want(draft, victim, Desired.SUSPENDED, _ACTOR, sentence)
+            draft.note(
+                "preempted",
+                victim,
+                cause=sentence,
+                actor=_ACTOR,
+                evidence=_preemption_evidence(victim, preemption),
+            )
+
+
+def _preemption_evidence(victim: Workload, preemption: Preemption) -> dict[str, object]:
+    return {
+        "for": preemption.preemptor,
+        "reason": preemption.reason.value,
+        "idle_since": victim.idleness.since,
+        "running_since": victim.phase_since,
+    }

@@ -1,0 +1,393 @@
+"""The scheduler itself: every operation of the plugin contract, with the caller's name.
+
+It belongs to one event loop. `api` and `inprocess` are its only callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from scheduler_bridge.engine import desires, holders, timers
+from scheduler_bridge.engine.admission import check
+from scheduler_bridge.engine.books import EVENTS_BELL, Books
+from scheduler_bridge.engine.cycle import run_cycle
+from scheduler_bridge.engine.explain import explain
+from scheduler_bridge.engine.holders import Standing
+from scheduler_bridge.engine.moves import move_by_holder
+from scheduler_bridge.engine.settings import Settings
+from scheduler_bridge.errors import Conflict, Refused
+from scheduler_bridge.model.phases import HOLDS_LEASE, TERMINAL, Desired, Kind, Phase
+from scheduler_bridge.model.workload import (
+    Event,
+    Explanation,
+    FleetView,
+    Grant,
+    Idleness,
+    Instruction,
+    Pause,
+    Report,
+    SnapshotRef,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+)
+from scheduler_bridge.policy.values import Plan
+from scheduler_bridge.store.base import LeaseRecord
+
+PAUSE_SCOPES: Final = ("reclaim", "preempt", "all")
+MAX_PAUSE_SECONDS: Final = 30 * 86400.0
+_LISTED_AT_MOST = 1000
+_EVENTS_AT_ONCE = 500
+_REPEAT_INSTRUCTION_AFTER = 5.0
+
+
+class Scheduler:
+    """See `plugin.SchedulerPlugin` for what each operation promises.
+
+    `wake` is called after every change that the planner may react to. By default it plans at once;
+    a `Runner` plans a moment later instead, so that a burst of changes costs one pass.
+    """
+
+    def __init__(self, books: Books, settings: Settings | None = None) -> None:
+        self.books = books
+        self.settings = settings or Settings()
+        self.wake: Callable[[], object] = self.tick
+        self.on_plan: Callable[[Plan], object] = lambda _plan: None
+        self.waiters: Counter[tuple[str, str]] = Counter()
+        self._withdrawn: set[str] = set()
+        self._failed_suspends: dict[str, float] = {}
+        self._told: dict[str, tuple[Desired, float]] = {}
+        self._saved_expiry: dict[str, float] = {}
+        self._renew_after_restart()
+
+    def _renew_after_restart(self) -> None:
+        """Nobody could renew while we were away: every holder gets a whole lease time."""
+        until = self.books.clock.now() + self.settings.lease_seconds
+        for record in list(self.books.leases.values()):
+            if record.lease.expires_at < until:
+                lease = replace(record.lease, expires_at=until)
+                self.books.leases[lease.id] = replace(record, lease=lease)
+                workload = self.books.workloads.get(lease.workload_id)
+                if workload is not None and workload.lease and workload.lease.id == lease.id:
+                    self.books.workloads[workload.id] = replace(workload, lease=lease)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what time demands, then plan."""
+        timers.enforce(self.books, self.settings)
+        self.on_plan(run_cycle(self.books, self.settings, self._failed_suspends))
+
+    def next_due(self) -> float | None:
+        """UNIX seconds at which `tick` is needed without any event."""
+        return timers.next_due(self.books, self.settings)
+
+    # -- what callers ask for ----------------------------------------------------------------
+
+    def submit(self, spec: WorkloadSpec, *, key: str, actor: str) -> Workload:
+        """Queue a workload, or return the live one of this key."""
+        known = self.books.keys.get(key)
+        if known is not None:
+            return self.books.workloads[known]
+        check(spec, key, self.books.nodes, self.settings.rules)
+        with self.books.draft() as draft:
+            workload = Workload(
+                id=WorkloadId(self.books.ids("s" if spec.kind is Kind.SESSION else "j")),
+                key=key,
+                spec=spec,
+                phase=Phase.QUEUED,
+                phase_since=draft.now,
+                created_at=draft.now,
+                version=0,
+            )
+            draft.put(workload)
+            draft.note(
+                "submitted",
+                workload,
+                cause="submitted",
+                actor=actor,
+                target=Phase.QUEUED.value,
+                evidence={"gpus": spec.gpus, "priority": spec.priority.name.lower()},
+            )
+        self.wake()
+        return self.get(workload.id)
+
+    def get(self, workload_id: str) -> Workload:
+        """The workload now."""
+        return self.books.get(workload_id)
+
+    def find(self, key: str) -> Workload | None:
+        """The live workload of this key."""
+        known = self.books.keys.get(key)
+        return None if known is None else self.books.workloads[known]
+
+    def list(
+        self, *, kind: Kind | None = None, user: str | None = None, live: bool = True
+    ) -> tuple[Workload, ...]:
+        """Workloads by submission order; with `live=False` the latest ended ones as well."""
+        if live:
+            found = tuple(self.books.workloads.values())
+        else:
+            stored = self.books.store.workloads(
+                kind=kind.value if kind else None, user=user, limit=_LISTED_AT_MOST
+            )
+            found = tuple(self.books.workloads.get(w.id, w) for w in stored)
+        return tuple(
+            w
+            for w in found
+            if (kind is None or w.spec.kind is kind) and (user is None or w.spec.user == user)
+        )
+
+    async def wait(
+        self, workload_id: str, *, version: int, timeout: float, waiter: str
+    ) -> Workload:
+        """The workload as soon as its version is another one. `waiter` counts as waiting meanwhile."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        self.waiters[workload_id, waiter] += 1
+        try:
+            while True:
+                workload = self.get(workload_id)
+                if workload.version != version or workload.phase in TERMINAL:
+                    return workload
+                if not await self.books.bells.wait(workload_id, end - loop.time()):
+                    return self.get(workload_id)
+        finally:
+            self.waiters[workload_id, waiter] -= 1
+            if self.waiters[workload_id, waiter] <= 0:
+                del self.waiters[workload_id, waiter]
+
+    def desire(self, workload_id: str, desired: Desired, *, actor: str, reason: str) -> Workload:
+        """Say what should become of it."""
+        with self.books.draft() as draft:
+            before = draft.workload(workload_id)
+            desires.desire(draft, before, desired, actor=actor, reason=reason)
+        if before.lease and before.phase in HOLDS_LEASE:
+            withdraws = desired is Desired.RUNNING and before.desired is Desired.SUSPENDED
+            (self._withdrawn.add if withdraws else self._withdrawn.discard)(before.lease.id)
+        self.wake()
+        return self.get(workload_id)
+
+    def take(self, workload_id: str, *, actor: str) -> Grant:
+        """Take up the lease; an earlier holder is fenced off."""
+        with self.books.draft() as draft:
+            workload = draft.workload(workload_id)
+            record = self.books.current_lease(workload)
+            if record is None:
+                raise Conflict(
+                    f"{workload_id} holds no lease; it is {workload.phase.value}.",
+                    remedy="Wait until it is placed.",
+                )
+            lease = replace(record.lease, expires_at=draft.now + self.settings.lease_seconds)
+            record, credential = holders.renew_credential(replace(record, lease=lease), draft.now)
+            draft.put_lease(record)
+            workload = draft.put(replace(workload, lease=lease))
+            draft.note(
+                "lease_taken",
+                workload,
+                cause="taken up",
+                actor=actor,
+                evidence={"lease": lease.id, "epoch": lease.epoch},
+            )
+        return Grant(lease, credential)
+
+    # -- what lease holders say --------------------------------------------------------------
+
+    async def heartbeat(
+        self, lease_id: str, credential: str, report: Report, *, wait: float
+    ) -> Instruction:
+        """Renew, and learn what is desired."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(wait, self.settings.max_wait)
+        record, standing = holders.identify(self.books, lease_id, credential)
+        if standing is Standing.CURRENT and report.epoch == record.lease.epoch:
+            self._renew(record, report)
+        while True:
+            record, standing = holders.identify(self.books, lease_id, credential)
+            if standing is not Standing.CURRENT or report.epoch != record.lease.epoch:
+                return holders.revocation(self.books.clock.now())
+            workload = self.get(record.lease.workload_id)
+            news = self._is_news(lease_id, workload.desired, report.phase, loop.time())
+            if news or not await self.books.bells.wait(workload.id, end - loop.time()):
+                self._told[lease_id] = (workload.desired, loop.time())
+                return holders.instruction(workload, record)
+
+    def _is_news(self, lease_id: str, desired: Desired, phase: Phase, now: float) -> bool:
+        """Whether to answer at once: there is something to do that the holder may not know. What it
+        was told a moment ago is not repeated, or a busy holder would ask without end."""
+        if not holders.differs(desired, phase):
+            return False
+        told, at = self._told.get(lease_id, (None, 0.0))
+        return told is not desired or now - at >= _REPEAT_INSTRUCTION_AFTER
+
+    def _renew(self, record: LeaseRecord, report: Report) -> None:
+        """Telemetry stays in memory; the store hears of it a few times per lease."""
+        now = self.books.clock.now()
+        lease = replace(record.lease, expires_at=now + self.settings.lease_seconds)
+        handle = {**record.handle, **report.handle}
+        workload = self.get(lease.workload_id)
+        if report.signals:
+            workload = replace(workload, signals=report.signals, signals_at=now)
+        stored_ago = lease.expires_at - self._stored_expiry(record)
+        save = handle != record.handle or stored_ago >= self.settings.lease_seconds / 4
+        record = replace(record, lease=lease, handle=handle)
+        self.books.observe(replace(workload, lease=lease), record, save=save)
+        if save:
+            self._saved_expiry[lease.id] = lease.expires_at
+        if workload.phase is Phase.LOST:
+            self._find_again(workload.id)
+
+    def _stored_expiry(self, record: LeaseRecord) -> float:
+        return self._saved_expiry.setdefault(record.lease.id, record.lease.expires_at)
+
+    def _find_again(self, workload_id: str) -> None:
+        with self.books.draft() as draft:
+            draft.move(
+                draft.workload(workload_id),
+                Phase.RUNNING,
+                cause="its supervisor reports again",
+                actor="scheduler",
+            )
+
+    def move(
+        self,
+        lease_id: str,
+        credential: str,
+        target: Phase,
+        *,
+        cause: str,
+        evidence: Mapping[str, Any] | None = None,
+        snapshot: SnapshotRef | None = None,
+        exit_code: int | None = None,
+    ) -> Workload:
+        """Take over what a holder reports of its own sandbox."""
+        record, standing = holders.identify(self.books, lease_id, credential)
+        workload = self.get(record.lease.workload_id)
+        if standing is Standing.RELEASED and record.ended_as == target.value:
+            return workload
+        if standing is Standing.LEFT_BEHIND and target not in HOLDS_LEASE:
+            return self._end_left_behind(record, target, cause)
+        if standing is not Standing.CURRENT:
+            raise Conflict(
+                f"Lease {lease_id} (epoch {record.lease.epoch}) is no longer this holder's.",
+                remedy="End the sandbox.",
+            )
+        if workload.phase is target:
+            return workload
+        with self.books.draft() as draft:
+            move_by_holder(
+                draft,
+                record,
+                workload,
+                target,
+                cause=cause,
+                evidence=evidence or {},
+                snapshot=snapshot,
+                exit_code=exit_code,
+                withdrawn=lease_id in self._withdrawn,
+            )
+        self._remember(lease_id, before=workload, target=target)
+        self.wake()
+        return self.get(workload.id)
+
+    def _end_left_behind(self, record: LeaseRecord, target: Phase, cause: str) -> Workload:
+        with self.books.draft() as draft:
+            draft.release(record, ended_as=target, cause=cause, actor="supervisor")
+        self.wake()
+        return self.get(record.lease.workload_id)
+
+    def _remember(self, lease_id: str, *, before: Workload, target: Phase) -> None:
+        if before.phase is Phase.SUSPENDING and target is Phase.RUNNING:
+            self._failed_suspends[before.id] = self.books.clock.now()
+        if target not in HOLDS_LEASE:
+            self._failed_suspends.pop(before.id, None)
+            self._withdrawn.discard(lease_id)
+            self._told.pop(lease_id, None)
+            self._saved_expiry.pop(lease_id, None)
+
+    # -- the rest ----------------------------------------------------------------------------
+
+    def set_idleness(self, workload_id: str, idleness: Idleness, *, actor: str) -> None:
+        """Record the reclaimer's view, if it changed."""
+        with self.books.draft() as draft:
+            workload = draft.workload(workload_id)
+            if workload.phase in TERMINAL or workload.idleness == idleness:
+                return
+            was_idle = workload.idleness.since is not None
+            workload = draft.put(replace(workload, idleness=idleness))
+            if was_idle != (idleness.since is not None):
+                draft.note(
+                    "busy" if was_idle else "idle",
+                    workload,
+                    cause=idleness.reason,
+                    actor=actor,
+                    evidence={"since": idleness.since, "suspend_at": idleness.suspend_at},
+                )
+        self.wake()
+
+    async def events(self, *, after: int) -> AsyncIterator[Event]:
+        """Events without end; ends only when the scheduler closes."""
+        while not self.books.bells.closed:
+            batch = self.books.store.events(after=after, limit=_EVENTS_AT_ONCE)
+            for event in batch:
+                after = event.id
+                yield event
+            if not batch:
+                await self.books.bells.wait(EVENTS_BELL, self.settings.max_wait)
+
+    def history(self, workload_id: str) -> tuple[Event, ...]:
+        """The events of one workload. Raises `NotFound`."""
+        self.get(workload_id)
+        return self.books.store.history(workload_id)
+
+    def fleet(self) -> FleetView:
+        """What exists and what is taken."""
+        queued = sum(w.phase is Phase.QUEUED for w in self.books.workloads.values())
+        books = self.books
+        return FleetView(books.nodes, books.holders(), queued, books.active_pauses())
+
+    def why(self, workload_id: str) -> Explanation:
+        """Why it waits, runs, or ended."""
+        return explain(self.books, self.get(workload_id))
+
+    def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:
+        """Set or end a pause."""
+        _check_pause(scope, seconds, reason)
+        with self.books.draft() as draft:
+            now = draft.now
+            pause = Pause(scope, now + seconds, reason, actor, now)
+            others = tuple(p for p in self.books.active_pauses() if p.scope != scope)
+            draft.set_pauses((*others, pause) if seconds else others)
+            draft.note(
+                "paused" if seconds else "resumed",
+                None,
+                cause=reason,
+                actor=actor,
+                target=scope,
+                evidence={"until": pause.until},
+            )
+        self.wake()
+        return pause
+
+    def close(self) -> None:
+        """Wake everybody who waits and release the store. May be called twice."""
+        self.books.bells.close()
+        self.books.store.close()
+
+
+def _check_pause(scope: str, seconds: float, reason: str) -> None:
+    if scope not in PAUSE_SCOPES:
+        raise Refused(
+            f"scope: {scope!r} cannot be paused.", remedy=f"Use {', '.join(PAUSE_SCOPES)}."
+        )
+    if not 0 <= seconds <= MAX_PAUSE_SECONDS:
+        raise Refused(
+            f"seconds: must be between 0 and {MAX_PAUSE_SECONDS:g}; it is {seconds}.",
+            remedy="Set the pause again when it runs out.",
+        )
+    if seconds and not reason.strip():
+        raise Refused("reason: a pause needs one.", remedy="Say why; everybody sees it.")

@@ -1,0 +1,163 @@
+"""What happens because time has passed. Frees no GPU of a sandbox that may live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.moves import want
+from scheduler_bridge.engine.settings import Settings
+from scheduler_bridge.model.phases import (
+    DEADLINES,
+    HOLDS_LEASE,
+    Deadline,
+    Desired,
+    Kind,
+    Phase,
+    is_legal,
+)
+from scheduler_bridge.model.workload import Workload
+from scheduler_bridge.store.base import LeaseRecord
+
+_ACTOR = "scheduler"
+
+
+def enforce(books: Books, settings: Settings) -> None:
+    """Carry out every hold, deadline and expiry that is due."""
+    now = books.clock.now()
+    for workload in list(books.workloads.values()):
+        record = books.current_lease(workload)
+        if record is not None and record.taken_at is None:
+            if workload.spec.kind is Kind.SESSION and now >= record.hold_until:
+                _lapse(books, workload, record)
+            continue
+        deadline = _deadline(workload)
+        if deadline and now >= deadline_at(workload, record, deadline):
+            _pass_deadline(books, workload, deadline)
+        elif record is not None and now >= record.lease.expires_at + settings.lease_margin:
+            _lose(books, workload, record)
+    for record in list(books.leases.values()):
+        if _is_silent_and_unknown(books, record, settings):
+            with books.draft() as draft:
+                cause = "its holder never reported, and had to stop itself by now"
+                draft.release(record, ended_as=Phase.LOST, cause=cause, actor=_ACTOR)
+
+
+def next_due(books: Books, settings: Settings) -> float | None:
+    """When `enforce` has something to do again, in UNIX seconds."""
+    return min(_due_times(books, settings), default=None)
+
+
+def _due_times(books: Books, settings: Settings) -> Iterator[float]:
+    now = books.clock.now()
+    for workload in books.workloads.values():
+        record = books.current_lease(workload)
+        if record is not None and record.taken_at is None:
+            if workload.spec.kind is Kind.SESSION:
+                yield record.hold_until
+            continue
+        if deadline := _deadline(workload):
+            yield deadline_at(workload, record, deadline)
+        if record is not None and workload.phase is not Phase.LOST:
+            yield record.lease.expires_at + settings.lease_margin
+        if workload.phase is Phase.QUEUED and retry_at(workload, settings) > now:
+            yield retry_at(workload, settings)
+        if workload.spec.kind is Kind.JOB and workload.lease:
+            protected = workload.phase_since + workload.spec.min_runtime_seconds
+            if protected > now:
+                yield protected
+    for record in books.leases.values():
+        if books.is_lingering(record) and not record.handle:
+            yield record.lease.expires_at + settings.lease_margin
+    for pause in books.pauses.values():
+        if pause.until > now:
+            yield pause.until
+
+
+def retry_at(workload: Workload, settings: Settings) -> float:
+    """When a workload whose last start failed may be placed again."""
+    if workload.attempt == 0 or not workload.last_error:
+        return workload.phase_since
+    return workload.phase_since + settings.retry_pause * 2.0 ** min(workload.attempt - 1, 6)
+
+
+def _deadline(workload: Workload) -> Deadline | None:
+    return DEADLINES[workload.spec.kind].get(workload.phase)
+
+
+def deadline_at(workload: Workload, record: LeaseRecord | None, deadline: Deadline) -> float:
+    """A start is timed from the moment its place was taken up."""
+    since = workload.phase_since
+    if record is not None and record.taken_at is not None:
+        since = max(since, record.taken_at) if workload.phase in _STARTS else since
+    return since + deadline.seconds
+
+
+_STARTS = (Phase.STARTING, Phase.RESUMING)
+
+
+def _lapse(books: Books, workload: Workload, record: LeaseRecord) -> None:
+    """Nobody came for the place: first it goes back into the queue, the second time it ends."""
+    cause = "its place was held and nobody came for it"
+    with books.draft() as draft:
+        draft.release(record, ended_as=workload.phase, cause=cause, actor=_ACTOR)
+        workload = draft.workload(workload.id)
+        if workload.phase is Phase.RESUMING:
+            workload = draft.move(workload, Phase.SUSPENDED, cause=cause, actor=_ACTOR)
+            want(draft, workload, Desired.SUSPENDED, _ACTOR, cause)
+        elif workload.attempt == 0:
+            draft.move(workload, Phase.QUEUED, cause=cause, actor=_ACTOR, attempt=1)
+        else:
+            draft.move(
+                workload,
+                Phase.STOPPED,
+                cause=cause,
+                actor=_ACTOR,
+                last_error="Its place was held twice and nobody came for it.",
+                remedy="Start it again.",
+            )
+
+
+def _pass_deadline(books: Books, workload: Workload, deadline: Deadline) -> None:
+    phase, outcome = workload.phase, deadline.outcome
+    cause = f"still {phase.value} after {deadline.seconds:g} s"
+    with books.draft() as draft:
+        changes: dict[str, Any] = {
+            "last_error": f"It was {cause}.",
+            "remedy": "See its log.",
+        }
+        if workload.spec.kind is Kind.JOB and outcome is Phase.QUEUED:
+            changes["attempt"] = workload.attempt + 1
+        workload = draft.move(workload, outcome, cause=cause, actor=_ACTOR, **changes)
+        if outcome is Phase.SUSPENDED:
+            workload = want(draft, workload, Desired.SUSPENDED, _ACTOR, cause)
+        elif outcome in (Phase.RUNNING, Phase.QUEUED) and workload.desired is Desired.SUSPENDED:
+            workload = want(draft, workload, Desired.RUNNING, _ACTOR, cause)
+        if outcome not in HOLDS_LEASE:
+            draft.leave_behind(workload)
+
+
+def _lose(books: Books, workload: Workload, record: LeaseRecord) -> None:
+    """The holder is silent: it is lost, and its GPUs stay taken until it is proven gone."""
+    if not is_legal(workload.spec.kind, workload.phase, Phase.LOST):
+        return
+    with books.draft() as draft:
+        silent = draft.now - record.lease.expires_at
+        draft.move(
+            workload,
+            Phase.LOST,
+            cause="its supervisor has not reported in time",
+            actor=_ACTOR,
+            evidence={"overdue_seconds": round(silent, 1)},
+        )
+
+
+def _is_silent_and_unknown(books: Books, record: LeaseRecord, settings: Settings) -> bool:
+    """A lease left behind by a holder that never said who it is. It fences itself when it cannot
+    renew, and it cannot: the lease is not its workload's any more."""
+    return (
+        books.is_lingering(record)
+        and not record.handle
+        and books.clock.now() >= record.lease.expires_at + settings.lease_margin
+    )

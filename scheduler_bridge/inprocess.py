@@ -1,0 +1,135 @@
+"""The scheduler in the caller's own process: the same engine, an in-memory store, no HTTP.
+
+For tests and simulations. Jobs are placed but launched by nobody: take up their lease yourself.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from scheduler_bridge.agent.inventory import virtual_gpus
+from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.scheduler import Scheduler
+from scheduler_bridge.engine.settings import Clock, ManualClock, Settings, SystemClock
+from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.workload import (
+    Event,
+    Explanation,
+    FleetView,
+    Grant,
+    Idleness,
+    Instruction,
+    Node,
+    Pause,
+    Report,
+    SnapshotRef,
+    Workload,
+    WorkloadSpec,
+)
+from scheduler_bridge.store.opening import open_memory
+
+_ACTOR = "in-process"
+
+
+class InProcessScheduler:
+    """Implements `plugin.SchedulerPlugin`. Plans at once after every change.
+
+    With a `ManualClock`, `advance` moves time and does what time demands; with the system's clock,
+    call `advance(0)` for that.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpus: int = 4,
+        nodes: tuple[Node, ...] | None = None,
+        device_folder: Path = Path("/dev"),
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if nodes is None:
+            nodes = (
+                Node("local", virtual_gpus(gpus, device_folder, node="local", mark="in-process")),
+            )
+        self.clock = clock or SystemClock()
+        self.engine = Scheduler(Books(open_memory(), self.clock, nodes), settings)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        if isinstance(self.clock, ManualClock):
+            self.clock.advance(seconds)
+        self.engine.tick()
+
+    async def submit(self, spec: WorkloadSpec, *, key: str) -> Workload:
+        return self.engine.submit(spec, key=key, actor=_ACTOR)
+
+    async def get(self, workload_id: str) -> Workload:
+        return self.engine.get(workload_id)
+
+    async def find(self, key: str) -> Workload | None:
+        return self.engine.find(key)
+
+    async def list(
+        self, *, kind: Kind | None = None, user: str | None = None, live: bool = True
+    ) -> builtins.tuple[Workload, ...]:
+        return self.engine.list(kind=kind, user=user, live=live)
+
+    async def wait(self, workload_id: str, *, version: int, timeout: float) -> Workload:
+        return await self.engine.wait(workload_id, version=version, timeout=timeout, waiter=_ACTOR)
+
+    async def desire(
+        self, workload_id: str, desired: Desired, *, actor: str, reason: str
+    ) -> Workload:
+        return self.engine.desire(workload_id, desired, actor=actor, reason=reason)
+
+    async def take(self, workload_id: str) -> Grant:
+        return self.engine.take(workload_id, actor=_ACTOR)
+
+    async def heartbeat(
+        self, lease_id: str, credential: str, report: Report, *, wait: float = 0.0
+    ) -> Instruction:
+        return await self.engine.heartbeat(lease_id, credential, report, wait=wait)
+
+    async def move(
+        self,
+        lease_id: str,
+        credential: str,
+        target: Phase,
+        *,
+        cause: str,
+        evidence: dict[str, object] | None = None,
+        snapshot: SnapshotRef | None = None,
+        exit_code: int | None = None,
+    ) -> Workload:
+        return self.engine.move(
+            lease_id,
+            credential,
+            target,
+            cause=cause,
+            evidence=evidence,
+            snapshot=snapshot,
+            exit_code=exit_code,
+        )
+
+    async def set_idleness(self, workload_id: str, idleness: Idleness) -> None:
+        self.engine.set_idleness(workload_id, idleness, actor=_ACTOR)
+
+    def events(self, *, after: int = 0) -> AsyncIterator[Event]:
+        return self.engine.events(after=after)
+
+    async def history(self, workload_id: str) -> builtins.tuple[Event, ...]:
+        return self.engine.history(workload_id)
+
+    async def fleet(self) -> FleetView:
+        return self.engine.fleet()
+
+    async def why(self, workload_id: str) -> Explanation:
+        return self.engine.why(workload_id)
+
+    async def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:
+        return self.engine.pause(scope, seconds=seconds, reason=reason, actor=actor)
+
+    async def aclose(self) -> None:
+        self.engine.close()

@@ -1,0 +1,148 @@
+"""Inputs and outputs of the planner, all immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from scheduler_bridge.model.phases import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One machine: its GPUs' uuids in the driver's order."""
+
+    name: str
+    gpus: tuple[str, ...]
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """What exists. `holders` maps a leased GPU to its workload, `earmarks` a GPU to the workload
+    that others were asked to make room for."""
+
+    nodes: tuple[NodeState, ...]
+    holders: Mapping[str, str] = field(default_factory=dict)
+    earmarks: Mapping[str, str] = field(default_factory=dict)
+
+
+class WaitReason(StrEnum):
+    """The one dominant reason why a workload waits."""
+
+    NO_FREE_GPUS = "no_free_gpus"
+    SCATTERED = "scattered"
+    PROMISED = "promised"
+    TEAM_LIMIT = "team_limit"
+    TOO_LARGE = "too_large"
+    BEING_FREED = "being_freed"
+    PREEMPTION_PAUSED = "preemption_paused"
+    NO_READY_NODE = "no_ready_node"
+    STILL_LEAVING = "still_leaving"
+    RETRY_LATER = "retry_later"
+
+
+class PreemptionReason(StrEnum):
+    """Why a running workload has to yield."""
+
+    IDLE = "idle"
+    OUTRANKED = "outranked"
+    RETURNING_SESSION = "returning_session"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A queued workload. `since` orders FIFO; `returning` is a suspended session that comes back;
+    `blocked` names a reason outside the planner's reach."""
+
+    id: str
+    team: str
+    gpus: int
+    nodes: int
+    priority: int
+    since: float
+    returning: bool = False
+    blocked: WaitReason | None = None
+    blocked_evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A workload that holds GPUs. `yields_from` is the time from which it may be asked to yield
+    (end of its protection, or of the pause after a failed suspend); `leaving` means it was asked."""
+
+    id: str
+    kind: Kind
+    team: str
+    gpus: tuple[str, ...]
+    priority: int
+    since: float
+    preemptible: bool = True
+    idle_since: float | None = None
+    yields_from: float = 0.0
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Limits. A team that is not named has `default_team_limit` (None: no limit)."""
+
+    team_limits: Mapping[str, int] = field(default_factory=dict)
+    default_team_limit: int | None = None
+    preemption: bool = True
+
+    def limit_of(self, team: str) -> int | None:
+        """GPUs that the team may hold at once."""
+        return self.team_limits.get(team, self.default_team_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """GPUs on one node."""
+
+    node: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A whole gang, one assignment per node."""
+
+    id: str
+    assignments: tuple[Assignment, ...]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """All its GPUs."""
+        return tuple(gpu for assignment in self.assignments for gpu in assignment.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """`victim` is to yield to `preemptor`."""
+
+    victim: str
+    preemptor: str
+    reason: PreemptionReason
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a workload was not placed. `position` 1 is considered first."""
+
+    id: str
+    position: int
+    reason: WaitReason
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now. `earmarks` replaces the fleet's."""
+
+    placements: tuple[Placement, ...] = ()
+    preemptions: tuple[Preemption, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    earmarks: Mapping[str, str] = field(default_factory=dict)

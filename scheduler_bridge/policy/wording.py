@@ -1,0 +1,104 @@
+"""The one place where reasons become sentences that a researcher understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from scheduler_bridge.policy.values import PreemptionReason, WaitReason
+
+
+def gpus(count: int) -> str:
+    """`1 GPU`, `3 GPUs`."""
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def _no_free(e: Mapping[str, Any]) -> str:
+    return f"It needs {gpus(e['needed'])} and {e['free'] or 'none'} of the fleet's is free."
+
+
+def _scattered(e: Mapping[str, Any]) -> str:
+    return f"{gpus(e['free'])} in all are free, but not together as it needs them."
+
+
+def _promised(e: Mapping[str, Any]) -> str:
+    return "The free GPUs are kept for a workload that others are making room for."
+
+
+def _team_limit(e: Mapping[str, Any]) -> str:
+    return (
+        f"Team {e['team']} may hold {gpus(e['limit'])} at once and holds {e['used']}; "
+        f"it needs {e['needed']} more."
+    )
+
+
+def _too_large(e: Mapping[str, Any]) -> str:
+    return f"It needs more than any machine has now ({gpus(e['largest'])} at most)."
+
+
+def _being_freed(e: Mapping[str, Any]) -> str:
+    return f"{gpus(e['gpus'])} {'is' if e['gpus'] == 1 else 'are'} being freed for it."
+
+
+def _paused(e: Mapping[str, Any]) -> str:
+    count = len(e["would_yield"])
+    who = "one workload" if count == 1 else f"{count} workloads"
+    return f"Room could be made by asking {who} to yield, but an administrator paused that."
+
+
+def _no_node(e: Mapping[str, Any]) -> str:
+    return "No machine is ready."
+
+
+def _leaving(e: Mapping[str, Any]) -> str:
+    return "Its former processes are not proven to be gone yet."
+
+
+def _retry(e: Mapping[str, Any]) -> str:
+    return "Its last start failed; it is tried again soon."
+
+
+_SENTENCES: Final[dict[WaitReason, Callable[[Mapping[str, Any]], str]]] = {
+    WaitReason.NO_FREE_GPUS: _no_free,
+    WaitReason.SCATTERED: _scattered,
+    WaitReason.PROMISED: _promised,
+    WaitReason.TEAM_LIMIT: _team_limit,
+    WaitReason.TOO_LARGE: _too_large,
+    WaitReason.BEING_FREED: _being_freed,
+    WaitReason.PREEMPTION_PAUSED: _paused,
+    WaitReason.NO_READY_NODE: _no_node,
+    WaitReason.STILL_LEAVING: _leaving,
+    WaitReason.RETRY_LATER: _retry,
+}
+
+_REMEDIES: Final[dict[WaitReason, str]] = {
+    WaitReason.NO_FREE_GPUS: "Ask for fewer GPUs, or wait until somebody's work ends.",
+    WaitReason.SCATTERED: "Ask for fewer GPUs per machine.",
+    WaitReason.PROMISED: "Nothing to do: it is next in turn after that.",
+    WaitReason.TEAM_LIMIT: "End or suspend other work of the team, or ask for a higher limit.",
+    WaitReason.TOO_LARGE: "Ask for fewer GPUs, or ask an administrator what became of the machine.",
+    WaitReason.BEING_FREED: "Nothing to do: it starts as soon as they are free.",
+    WaitReason.PREEMPTION_PAUSED: "Wait until the pause ends, or ask an administrator to end it.",
+    WaitReason.NO_READY_NODE: "Ask an administrator.",
+    WaitReason.STILL_LEAVING: "Nothing to do; ask an administrator if it lasts for minutes.",
+    WaitReason.RETRY_LATER: "Nothing to do; its history shows what failed.",
+}
+
+
+def wait_sentence(reason: WaitReason, evidence: Mapping[str, Any]) -> str:
+    """One plain sentence."""
+    return _SENTENCES[reason](evidence)
+
+
+def wait_remedy(reason: WaitReason) -> str:
+    """What the owner can do about it."""
+    return _REMEDIES[reason]
+
+
+def preemption_sentence(reason: PreemptionReason, preemptor: str) -> str:
+    """Why a workload is asked to yield, told to its owner."""
+    return {
+        PreemptionReason.IDLE: f"It is idle and {preemptor} waits for GPUs.",
+        PreemptionReason.OUTRANKED: f"{preemptor}, of higher priority in its team, needs GPUs.",
+        PreemptionReason.RETURNING_SESSION: f"{preemptor}, a session of its team, comes back.",
+    }[reason]

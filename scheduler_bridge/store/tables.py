@@ -1,0 +1,88 @@
+"""Tables. A record is kept whole as JSON beside the few columns that are searched or constrained,
+so that a new field is declared once, in the model."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+_SERIAL = BigInteger().with_variant(Integer, "sqlite")
+
+WORKLOADS = Table(
+    "workloads",
+    METADATA,
+    Column("number", _SERIAL, primary_key=True, autoincrement=True),
+    Column("id", String(64), nullable=False, unique=True),
+    # the key while the workload lives, then NULL: a second live one of the same key cannot exist
+    Column("live_key", String(512), unique=True),
+    Column("kind", String(16), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("data", JSON, nullable=False),
+    Index("ix_workloads_user", "user"),
+)
+
+LEASES = Table(
+    "leases",
+    METADATA,
+    Column("id", String(64), primary_key=True),
+    Column("workload_id", String(64), nullable=False, index=True),
+    Column("released_at", Float, index=True),
+    Column("data", JSON, nullable=False),
+)
+
+HELD_GPUS = Table(
+    "held_gpus",
+    METADATA,
+    # the primary key is the promise that a GPU is never given twice
+    Column("gpu_uuid", String(128), primary_key=True),
+    Column("lease_id", String(64), ForeignKey("leases.id"), nullable=False, index=True),
+)
+
+EVENTS = Table(
+    "events",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("at", Float, nullable=False),
+    Column("workload_id", String(64), nullable=False, index=True),
+    Column("kind", String(64), nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("actor", String(255), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("source", String(32), nullable=False),
+    Column("target", String(32), nullable=False),
+    Column("evidence", JSON, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+PAUSES = Table(
+    "pauses",
+    METADATA,
+    Column("scope", String(32), primary_key=True),
+    Column("data", JSON, nullable=False),
+)
+
+EARMARKS = Table(
+    "earmarks",
+    METADATA,
+    Column("gpu_uuid", String(128), primary_key=True),
+    Column("workload_id", String(64), nullable=False),
+)

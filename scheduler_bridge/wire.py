@@ -1,0 +1,101 @@
+"""What travels over HTTP: the model itself, and the few bodies that are no model of their own.
+
+Client and service use the same declarations; pydantic checks them on both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from scheduler_bridge.model.phases import Desired, Phase
+from scheduler_bridge.model.workload import (
+    Event,
+    Explanation,
+    FleetView,
+    Grant,
+    Idleness,
+    Instruction,
+    Pause,
+    Report,
+    SnapshotRef,
+    Workload,
+    WorkloadSpec,
+)
+
+PREFIX: Final = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitBody:
+    """Body of `POST /workloads`."""
+
+    spec: WorkloadSpec
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class DesireBody:
+    """Body of `POST /workloads/{id}/desired`. A user's own name counts as the actor."""
+
+    desired: Desired
+    reason: str = ""
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatBody:
+    """Body of `POST /leases/{id}/heartbeat`. `wait` in seconds."""
+
+    report: Report
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveBody:
+    """Body of `POST /leases/{id}/move`."""
+
+    target: Phase
+    cause: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+    snapshot: SnapshotRef | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PauseBody:
+    """Body of `PUT /pauses/{scope}`. `seconds` 0 ends the pause."""
+
+    seconds: float
+    reason: str = ""
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Body of every answer that is an error."""
+
+    code: str
+    message: str
+    remedy: str = ""
+
+
+SUBMIT: Final = TypeAdapter(SubmitBody)
+DESIRE: Final = TypeAdapter(DesireBody)
+HEARTBEAT: Final = TypeAdapter(HeartbeatBody)
+MOVE: Final = TypeAdapter(MoveBody)
+PAUSE_BODY: Final = TypeAdapter(PauseBody)
+PROBLEM: Final = TypeAdapter(Problem)
+IDLENESS: Final = TypeAdapter(Idleness)
+WORKLOAD: Final = TypeAdapter(Workload)
+FOUND: Final = TypeAdapter(Workload | None)
+WORKLOADS: Final = TypeAdapter(tuple[Workload, ...])
+GRANT: Final = TypeAdapter(Grant)
+INSTRUCTION: Final = TypeAdapter(Instruction)
+EVENT: Final = TypeAdapter(Event)
+EVENTS: Final = TypeAdapter(tuple[Event, ...])
+FLEET: Final = TypeAdapter(FleetView)
+EXPLANATION: Final = TypeAdapter(Explanation)
+PAUSE: Final = TypeAdapter(Pause)
