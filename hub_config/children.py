@@ -176,12 +176,8 @@ class Children:
             await self._wait_gone(program.name)
             pause = FIRST_PAUSE if monotonic() - begun > STEADY_SECONDS else pause
             self.restarts[program.name] = self.restarts.get(program.name, 0) + 1
-            log.warning(
-                "%s ended (%s); it is started again in %.1f s",
-                program.name,
-                last_line(program.log_file),
-                pause,
-            )
+            how = self._how_it_ended(program)
+            log.warning("%s %s; it is started again in %.1f s", program.name, how, pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
             try:
@@ -191,6 +187,14 @@ class Children:
             except (OSError, NotReady) as error:
                 log.error("%s", error)
                 await self._end_one(program.name, program.end_seconds)
+
+    def _how_it_ended(self, program: Program) -> str:
+        own = self._own.get(program.name)
+        if own is None or own.returncode is None:
+            return "ended"
+        if own.returncode < 0:
+            return f"was killed by {signal.Signals(-own.returncode).name}"
+        return f"ended with status {own.returncode} ({last_line(program.log_file)})"
 
     async def _wait_gone(self, name: str, timeout: float | None = None) -> bool:
         """Wait for the process to end through a descriptor of it; False after `timeout` seconds."""
