@@ -108,6 +108,8 @@ Assessment = Busy | IdleSince | Unknown
 
 @dataclass(frozen=True, slots=True)
 class _Cpu:
+    """Measured use; None where it is not counted, or where a problem kept it from being measured."""
+
     cores: float | None = None
     problem: str = ""
 
@@ -145,10 +147,10 @@ def assess(
     gap = _missing(latest, watch)
     if gap:
         return Unknown(gap)
-    cpu = _cpu_use(current, watch) if CPU in watch.counted else _Cpu(cores=0.0)
-    if cpu.cores is None:
+    cpu = _cpu_use(current, watch) if CPU in watch.counted else _Cpu()
+    if cpu.problem:
         return Unknown(cpu.problem)
-    if CPU in watch.counted and cpu.cores >= watch.cpu_cores:
+    if cpu.cores is not None and cpu.cores >= watch.cpu_cores:
         return Busy(f"its processes use {watch.cpu_cores:g} CPU or more", _evidence(latest, cpu))
     last = max(_moments(latest, watch, running_since, active_until))
     return IdleSince(min(last.at, now), last.because, _evidence(latest, cpu))

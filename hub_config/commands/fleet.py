@@ -106,7 +106,8 @@ def _node_rows(node: Node, fleet: FleetView, names: dict[str, str]) -> list[tupl
 
 
 def _model(gpu: Gpu) -> str:
-    return f"{gpu.model} (virtual)" if gpu.virtual else gpu.model
+    unsaid = gpu.virtual and "virtual" not in gpu.model.lower()
+    return f"{gpu.model} (virtual)" if unsaid else gpu.model
 
 
 def _holder(gpu: Gpu, fleet: FleetView, names: dict[str, str]) -> str:

@@ -91,7 +91,7 @@ def _owner(access: Access, user: str) -> str:
     owner = user or access.user
     if not owner:
         raise CommandError(
-            "it is not known who you are.", remedy=f"Set {USER_VARIABLE} to your name on the Hub."
+            "it is not known who you are.", remedy=f"Say it: --user NAME, or set {USER_VARIABLE}."
         )
     return owner
 
