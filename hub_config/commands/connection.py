@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from hub_config.commands.errors import CommandError
 from hub_config.paths import StateFolder, state_folder
@@ -90,7 +91,19 @@ def _by_environment(url: str) -> Access:
             remedy=f"Set {TOKEN_VARIABLES[0]} to a token from the Hub's page for tokens.",
         )
     user = os.environ.get(USER_VARIABLE, "")
-    return Access(url.rstrip("/"), token, actor=user or "user", user=user)
+    return Access(_service_url(url), token, actor=user or "user", user=user)
+
+
+def _service_url(url: str) -> str:
+    """The scheduler's address; where only the Hub's is given, below it."""
+    parts = urlsplit(url)
+    if not parts.scheme or not parts.netloc:
+        raise CommandError(
+            f"{URL_VARIABLE} is {url}, which is no address.",
+            remedy=f"It looks like http://HOST:PORT/services/{SERVICE_NAME}.",
+        )
+    below = "" if parts.path.strip("/") else f"/services/{SERVICE_NAME}"
+    return url.rstrip("/") + below
 
 
 def _by_state_folder(state: StateFolder) -> Access:

@@ -50,6 +50,19 @@ def test_an_address_without_a_token(cli: Cli) -> None:
     assert "no token" in cli.fails("jobs")
 
 
+@pytest.mark.parametrize("rest", ["", "/", "/services/hubernate", "/services/hubernate/"])
+def test_the_hubs_address_is_enough(cli: Cli, rest: str) -> None:
+    cli.in_a_session()
+    cli.monkeypatch.setenv("HUBERNATE_URL", f"http://127.0.0.1:{cli.service.port}{rest}")
+    assert cli.ok("jobs") == "No jobs.\n"
+
+
+def test_an_address_that_is_none(cli: Cli) -> None:
+    cli.in_a_session()
+    cli.monkeypatch.setenv("HUBERNATE_URL", "localhost:8000")
+    assert "is no address" in cli.fails("jobs")
+
+
 def test_a_wrong_token_is_refused_in_one_line(cli: Cli) -> None:
     cli.in_a_session(token="not-a-token-of-anybody")
     assert "token" in cli.fails("jobs")
