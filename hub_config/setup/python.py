@@ -145,7 +145,9 @@ class Environment:
             "UV_COMPILE_BYTECODE": "1",
         }
         environment.pop("VIRTUAL_ENV", None)
-        self.progress.run("venv", argv, environment=environment, cwd=self.checkout, grows=self.venv)
+        self.progress.run(
+            "venv", argv, environment=environment, cwd=self.checkout, grows=self.downloads / "uv"
+        )
 
     def _ensure_uv(self) -> None:
         target = self.downloads / "uv"
