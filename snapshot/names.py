@@ -86,3 +86,12 @@ def user_key_prefix(owner: str) -> str:
 
 def collect_key(owner: str) -> str:
     return f"collect/{escape(owner)}"
+
+
+def owner_of(key: str) -> str | None:
+    """Whose object it is, or None when that cannot be told."""
+    parts = key.split("/")
+    try:
+        return unescape(parts[1]) if len(parts) > 2 else None
+    except ValueError:
+        return None

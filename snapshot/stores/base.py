@@ -23,7 +23,8 @@ class Store(Protocol):
     """A flat map from keys to immutable bytes. Safe to use from many threads at once.
 
     Keys are `/`-separated names of `A-Z a-z 0-9 . _ = ~ -`, none of them empty, `.` or `..`; anything
-    else raises `ValueError` before the store is asked.
+    else raises `ValueError` before the store is asked. A key is never the beginning of another one's
+    folders (`a` and `a/b`): some stores are file systems.
 
     Atomic: a reader sees the whole object of one `put`, or none; a `put` that failed may have
     happened (`StoreUnavailableError`) but never in part. Durable: when `put` returns, the object

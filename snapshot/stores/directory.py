@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from snapshot.errors import (
@@ -56,9 +57,10 @@ class DirectoryStore:
     def head(self, key: str) -> Size | None:
         try:
             with self._translated(key):
-                return Size(self._path(key).stat().st_size)
+                status = self._path(key).stat()
         except MissingError:
             return None
+        return Size(status.st_size) if stat.S_ISREG(status.st_mode) else None
 
     def list(self, prefix: str) -> Iterator[Entry]:
         with self._translated(prefix):
@@ -71,7 +73,7 @@ class DirectoryStore:
             yield Entry(key, Size(status.st_size), status.st_mtime)
 
     def delete(self, key: str) -> None:
-        with self._translated(key):
+        with suppress(MissingError), self._translated(key):
             self._path(key).unlink(missing_ok=True)
 
     def _walk(self, folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:

@@ -77,9 +77,13 @@ class RetryingStore:
             try:
                 self.inner.put(key, data, if_absent=if_absent)
             except AlreadyExistsError:
-                # Our own earlier attempt may have been carried out without our hearing of it.
-                if attempts == 1 or self.inner.get(key) != data:
+                # Our own earlier attempt may have been carried out without our hearing of it, by a
+                # server killed in the middle even in part.
+                found = b"" if attempts == 1 else self.inner.get(key)
+                if attempts == 1 or found != data[: len(found)]:
                     raise
+                if len(found) < len(data):
+                    self.inner.put(key, data)
 
         self._retried(attempt)
 

@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 
 from boto3.session import Session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
 from urllib3.exceptions import HTTPError
 
 from snapshot.errors import (
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
 MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 EXISTS = frozenset({"PreconditionFailed", "412"})
 NOT_NOW = frozenset({"SlowDown", "RequestTimeout", "ConditionalRequestConflict", "Throttling"})
+UNREACHABLE = (NoConnectionError, HTTPClientError, IncompleteReadError)
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -150,7 +157,7 @@ class S3Store:
             yield
         except ClientError as error:
             raise self._error(error, key) from error
-        except (HTTPClientError, HTTPError, OSError) as error:
+        except (*UNREACHABLE, HTTPError, OSError) as error:
             message = f"The object store {self._where} cannot be reached ({type(error).__name__})."
             raise StoreUnavailableError(message) from error
         except BotoCoreError as error:
