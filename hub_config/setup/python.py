@@ -187,7 +187,7 @@ def is_editable(venv: Path, checkout: Path) -> bool:
 
 
 def find_pip() -> list[str] | None:
-    """A pip of this interpreter: installed, or the wheel that ensurepip carries."""
+    """A pip for this interpreter: installed, or the wheel that ensurepip carries."""
     asked = subprocess.run(
         [sys.executable, "-m", "pip", "--version"], capture_output=True, check=False, timeout=60
     )
@@ -197,8 +197,14 @@ def find_pip() -> list[str] | None:
     bundle = importlib.util.find_spec("ensurepip")
     folders = [Path("/usr/share/python-wheels")]
     folders += [Path(bundle.origin).parent / "_bundled"] if bundle and bundle.origin else []
+    wheel = pip_wheel(folders)
+    return None if wheel is None else [sys.executable, str(wheel / "pip")]
+
+
+def pip_wheel(folders: Iterable[Path]) -> Path | None:
+    """A wheel of pip in one of the folders; an interpreter can run what is inside it."""
     wheels = sorted(wheel for folder in folders for wheel in folder.glob("pip-*.whl"))
-    return [sys.executable, str(wheels[-1] / "pip")] if wheels else None
+    return wheels[-1] if wheels else None
 
 
 def _pip_from_debian(scratch: Path, progress: Progress) -> list[str]:
@@ -206,10 +212,10 @@ def _pip_from_debian(scratch: Path, progress: Progress) -> list[str]:
     apt = PrivateApt(scratch / "apt", progress)
     apt.update()
     apt.unpack(["python3-pip-whl"], scratch / "files")
-    wheels = sorted((scratch / "files/usr/share/python-wheels").glob("pip-*.whl"))
-    if not wheels:
+    wheel = pip_wheel([scratch / "files/usr/share/python-wheels"])
+    if wheel is None:
         raise SetupFailed("No pip was found.", remedy="apt-get install python3-venv")
-    return [sys.executable, str(wheels[-1] / "pip")]
+    return [sys.executable, str(wheel / "pip")]
 
 
 def _pip_environment() -> dict[str, str]:

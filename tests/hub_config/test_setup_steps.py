@@ -20,7 +20,7 @@ from hub_config.setup.debian import choose_mirror
 from hub_config.setup.node import LOCKED, npm_command
 from hub_config.setup.problems import SetupFailed
 from hub_config.setup.progress import Progress
-from hub_config.setup.python import Environment, find_interpreter, find_pip, is_editable
+from hub_config.setup.python import Environment, find_interpreter, is_editable, pip_wheel
 from hub_config.setup.stamps import Stamps, digest
 from hub_config.setup.steps import CHECKOUT, GOALS
 
@@ -147,11 +147,11 @@ def test_the_lock_files_name_no_registry() -> None:
     assert '"resolved"' not in (LOCKED / "package-lock.json").read_text()
 
 
-def test_pip_is_found_without_being_installed() -> None:
-    found = find_pip()
-    assert found is not None
-    answer = subprocess.run([*found, "--version"], capture_output=True, check=True)
-    assert answer.stdout.startswith(b"pip ")
+def test_the_wheel_of_pip_is_found_among_others(tmp_path: Path) -> None:
+    assert pip_wheel([tmp_path / "none", tmp_path]) is None
+    for name in ("pip-24.0-py3-none-any.whl", "setuptools-70.0-py3-none-any.whl"):
+        (tmp_path / name).touch()
+    assert pip_wheel([tmp_path / "none", tmp_path]) == tmp_path / "pip-24.0-py3-none-any.whl"
 
 
 def test_npm_lies_beside_node(tmp_path: Path) -> None:
