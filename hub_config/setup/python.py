@@ -104,10 +104,11 @@ class Environment:
         return self.downloads / "uv/bin/uv"
 
     def ensure(self, *, dev: bool) -> None:
-        """Bring the environment to the lock file's state. With `dev` once, it stays with `dev`."""
-        dev = dev or bool(self.stamps.read("venv").get("dev"))
+        """Bring the environment to the lock file's state. With `dev` once, it stays with `dev`, and
+        one in use for development always has it."""
         interpreter = find_interpreter()
         editable = is_editable(self.venv, self.checkout)
+        dev = dev or editable or bool(self.stamps.read("venv").get("dev"))
         wanted = self._digest(interpreter, dev=dev, editable=editable)
         if self.stamps.is_current("venv", wanted, self.venv / "bin/hubernate"):
             return
