@@ -28,6 +28,9 @@ _BRIDGES: Final = (
 )
 """A holder may report the end of a step whose beginning it could not report (we were away)."""
 
+_NOT_ASKED: Final = frozenset({Phase.RUNNING, Phase.LOST})
+"""Whoever is suspended from here without us knowing of a beginning was not asked by us."""
+
 _UNDONE_RESUME: Final = frozenset({Phase.RESUMING, Phase.FILLING})
 
 
@@ -133,8 +136,11 @@ def _attempt(workload: Workload, before: Workload, target: Phase) -> int:
 def _follow_up(
     draft: Draft, workload: Workload, *, before: Workload, undoes_resume: bool, withdrawn: bool
 ) -> Workload:
-    if workload.phase is Phase.SUSPENDING and workload.desired is Desired.RUNNING and not withdrawn:
+    of_its_own = workload.desired is Desired.RUNNING and not withdrawn
+    if workload.phase is Phase.SUSPENDING and of_its_own:
         # its own decision (a signal, its control socket): it is not to be resumed right away
+        return want(draft, workload, Desired.SUSPENDED, "supervisor", "suspended on the node")
+    if workload.phase is Phase.SUSPENDED and of_its_own and before.phase in _NOT_ASKED:
         return want(draft, workload, Desired.SUSPENDED, "supervisor", "suspended on the node")
     if undoes_resume and workload.desired is Desired.RUNNING:
         return want(draft, workload, Desired.SUSPENDED, "scheduler", "the resume failed")

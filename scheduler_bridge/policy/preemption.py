@@ -68,13 +68,13 @@ def choose_victims(
     Takes candidates in order until the gang fits, then gives back in reverse all that are not
     needed: no victim can be spared from the result.
     """
+    if not found or simulate([entry.running for entry in found]) is None:
+        return None  # not even with all of them: spare the search
     taken: list[Candidate] = []
     for candidate in found:
         taken.append(candidate)
         if simulate([entry.running for entry in taken]) is not None:
             break
-    else:
-        return None
     for candidate in reversed(taken[:-1]):
         fewer = [entry for entry in taken if entry is not candidate]
         if simulate([entry.running for entry in fewer]) is not None:
