@@ -126,12 +126,12 @@ class Opening:
         patience = self._clock() + queue_wait
         while True:
             workload = await self._look(wish)
+            if workload is None and self._has_asked:
+                raise Ended("The session was ended before it could be opened.", "Start it again.")
             seen = self._host.observe(workload.id) if workload else NOTHING_SEEN
             if workload is not None:
                 self._workload = workload
                 self._log.say(*phase_line(workload))
-            elif seen.is_live:
-                raise Ended("The session lives, but the scheduler does not know it.")
             opened = await self._take(next_step(workload, seen), wish, patience, ready_wait)
             if opened is not None:
                 return opened
@@ -162,6 +162,7 @@ class Opening:
         if step is Step.SUBMIT or workload is None:
             self._log.say(5, "Asking for a place.")
             self._workload = await self._plugin.submit(wish.spec, key=wish.key)
+            self._has_asked = True
         elif step is Step.ASK_TO_RUN:
             await self._ask_to_run(workload, wish)
         elif step is Step.ATTACH:

@@ -28,6 +28,7 @@ ACTIONS = ("suspend", "resume", "open", "cancel", "fresh", "discard", "stop")
 SCOPES = {"resume": "start:servers", "open": "start:servers"}
 FIRST_LOOK_SECONDS = 1.0
 CANCEL_SECONDS = 2.0
+OPENING = frozenset({Phase.QUEUED, Phase.STARTING, Phase.RESUMING})
 
 
 class SessionsHandler(APIHandler):  # type: ignore[misc]
@@ -113,15 +114,32 @@ class SessionActionHandler(SessionsHandler):
             return await self._fresh(spawner, workload)
         if workload is None:
             raise HostError("There is no session any more.", remedy="Reload the page.")
-        if action == "discard" and workload.phase is not Phase.SUSPENDED:
-            raise HostError(
-                f"Only a suspended session can be discarded; this one is {workload.phase}."
-            )
-        if action == "discard":
+        if action == "cancel":
+            await self._cancel(spawner)
+        elif action == "discard":
             await self._discard(spawner, workload)
         else:
             await self._stop(spawner, workload)
         return {"done": action}
+
+    async def _cancel(self, spawner: GpuSessionMixin) -> None:
+        """End an opening: a suspended session goes back to that, a new one is forgotten."""
+        hub_side = cast(Any, spawner)
+        if hub_side.pending == "spawn" and hub_side._spawn_future:
+            hub_side._spawn_future.cancel()
+            await asyncio.wait({hub_side._spawn_future}, timeout=CANCEL_SECONDS)
+            if not hub_side.pending:
+                await self.stop_single_user(self.current_user, spawner.name)
+        workload = await spawner.plugin.find(spawner.key)
+        if workload is None or workload.phase not in OPENING:
+            return
+        keeps = workload.snapshot is not None
+        await spawner.plugin.desire(
+            workload.id,
+            Desired.SUSPENDED if keeps else Desired.STOPPED,
+            actor=self.current_user.name,
+            reason="cancelled by its owner",
+        )
 
     async def _suspend(self, spawner: GpuSessionMixin) -> dict[str, Any]:
         reason = spawner.host.why_not_freezable()

@@ -94,6 +94,7 @@ class Browser:
 
     client: httpx.AsyncClient
     hub: RunningHub
+    user: str
 
     @property
     def xsrf(self) -> str:
@@ -207,7 +208,7 @@ class RunningHub:
     async def browser(self, user: str) -> AsyncIterator[Browser]:
         """Log in through the form, as a person does."""
         async with httpx.AsyncClient(follow_redirects=True, timeout=60) as client:
-            browser = Browser(client, self)
+            browser = Browser(client, self, user)
             page = await browser.get("/hub/login")
             assert page.status_code == 200, page.text
             answer = await browser.post(

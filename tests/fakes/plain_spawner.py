@@ -55,5 +55,6 @@ c.PlainSpawner.folder = str(folder)
 c.PlainSpawner.state_secret_file = str(folder / "secret")
 c.PlainSpawner.queue_wait = 2
 c.PlainSpawner.start_timeout = 30
+c.PlainSpawner.consecutive_failure_limit = 3
 c.PlainSpawner.oauth_client_allowed_scopes = ["custom:hubernate:test"]
 """

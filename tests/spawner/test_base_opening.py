@@ -202,6 +202,18 @@ async def test_a_cancelled_resume_is_suspended_as_before(world: World) -> None:
     assert await world.phase(wish()) is Phase.SUSPENDED
 
 
+async def test_ended_by_somebody_else_it_is_not_submitted_again(world: World) -> None:
+    await world.open(wish("holder"))
+    task = asyncio.create_task(world.open(wish(), queue_wait=20))
+    await world.until_phase(wish(), Phase.QUEUED)
+    workload = await world.plugin.find(wish().key)
+    assert workload is not None
+    await world.plugin.desire(workload.id, Desired.STOPPED, actor="admin", reason="x")
+    with pytest.raises(Ended, match="ended before it could be opened"):
+        await task
+    assert await world.phase(wish()) is None
+
+
 async def test_put_back_by_somebody_else_it_is_not_asked_for_again(world: World) -> None:
     opened = await world.open(wish())
     await world.closing(opened.workload_id).suspend(reason="test", limit=10)

@@ -1,0 +1,133 @@
+"""What the home page says, and which buttons it offers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.workload import (
+    FleetView,
+    Idleness,
+    Pause,
+    SnapshotRef,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+)
+from spawner.hosting import Seen
+from spawner.options import capacity_of
+from spawner.pages_view import Server, page, pause_sentences, resume_when, row
+from spawner.supervisor.status import Status
+from tests.spawner.test_options import fleet
+
+NOW = 1000.0
+SHOT = SnapshotRef("m", 1, 1, bytes=2_000, stored_bytes=500, created_at=400.0)
+READY = Server("/user/ada/", is_ready=True)
+
+
+def session(phase: Phase, *, gpus: int = 1, server: str = "", **more: Any) -> Workload:
+    spec = WorkloadSpec(Kind.SESSION, "ada", "ada", server=server, gpus=gpus, profile="p")
+    return Workload(WorkloadId("w"), "k", spec, phase, 900.0, 0.0, 1, **more)
+
+
+def shown(workload: Workload, server: Server = READY, view: FleetView | None = None) -> Any:
+    return row(workload, server, Seen(), view or fleet(2), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("phase", "server", "actions"),
+    [
+        (Phase.QUEUED, Server("", False), ("cancel",)),
+        (Phase.QUEUED, Server("", False, "spawn"), ("cancel",)),
+        (Phase.STARTING, Server("", False, "spawn"), ("cancel",)),
+        (Phase.RUNNING, READY, ("suspend", "stop")),
+        (Phase.RUNNING, Server("", False), ("open", "suspend", "stop")),
+        (Phase.RUNNING, Server("", False, "stop"), ()),
+        (Phase.SUSPENDING, READY, ()),
+        (Phase.SUSPENDED, Server("", False), ("resume", "fresh", "discard")),
+        (Phase.SUSPENDED, Server("", False, "spawn"), ()),
+    ],
+)
+def test_the_buttons(phase: Phase, server: Server, actions: tuple[str, ...]) -> None:
+    assert shown(session(phase), server).actions == actions
+
+
+def test_a_suspended_session_tells_its_size_and_age() -> None:
+    made = shown(session(Phase.SUSPENDED, snapshot=SHOT))
+    assert (made.memory_bytes, made.stored_bytes) == (2_000, 500)
+    assert (made.snapshot_age_seconds, made.age_seconds) == (600.0, 100.0)
+    assert "your work is safe" in made.sentence
+
+
+def test_a_live_session_that_the_hub_does_not_know_says_so() -> None:
+    assert not shown(session(Phase.RUNNING), Server("", False)).is_connected
+    assert shown(session(Phase.SUSPENDED), Server("", False)).is_connected
+
+
+def test_the_countdown_of_an_idle_session() -> None:
+    idle = Idleness(since=940.0, suspend_at=1030.0, reason="no cell runs")
+    made = shown(session(Phase.RUNNING, idleness=idle))
+    assert (made.idle_seconds, made.suspend_in_seconds) == (60.0, 30.0)
+    assert made.idle_reason == "no cell runs"
+    assert shown(session(Phase.SUSPENDED, idleness=idle)).suspend_in_seconds is None
+    late = dataclasses.replace(idle, suspend_at=990.0)
+    assert shown(session(Phase.RUNNING, idleness=late)).suspend_in_seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "view", "sentence"),
+    [
+        (0, fleet(), "Resumes now."),
+        (1, fleet(2, taken=1), "Resumes now: 1 of 2 virtual GPUs free."),
+        (1, fleet(2, taken=2), "Resumes as soon as 1 GPU is free: 0 of 2 virtual GPUs free."),
+        (
+            2,
+            fleet(2, queued=3),
+            "Resumes as soon as 2 GPUs are free: 2 of 2 virtual GPUs free and 3 waiting.",
+        ),
+    ],
+)
+def test_resume_says_now_or_when(gpus: int, view: FleetView, sentence: str) -> None:
+    workload = session(Phase.SUSPENDED, gpus=gpus)
+    assert resume_when(workload, capacity_of(view)) == sentence
+    assert shown(workload, view=view).resume_now == sentence.startswith("Resumes now")
+
+
+def test_with_nobody_to_ask_resume_promises_nothing() -> None:
+    assert "unknown" in resume_when(session(Phase.SUSPENDED), None)
+
+
+def test_a_queued_one_tells_place_and_reason() -> None:
+    made = shown(session(Phase.QUEUED, server="exp", position=3, wait_reason="All GPUs are used."))
+    assert made.sentence == "Server “exp” waits as number 3. All GPUs are used."
+
+
+def test_a_suspend_that_is_wanted_but_has_not_begun() -> None:
+    made = shown(session(Phase.RUNNING, desired=Desired.SUSPENDED))
+    assert "about to be suspended" in made.sentence
+
+
+def test_notes_and_errors_come_with_a_remedy() -> None:
+    status = Status("w", "running", error="A socket is open.", remedy="Close it.", notes=("n",))
+    made = row(session(Phase.RUNNING), READY, Seen(status), fleet(1), now=NOW)
+    assert (made.error, made.remedy, made.notes) == ("A socket is open.", "Close it.", ("n",))
+    older = session(Phase.SUSPENDED, last_error="Store was full.", remedy="Ask.")
+    assert shown(older).error == "Store was full."
+
+
+def test_pauses_in_force_are_shown_and_others_are_not() -> None:
+    pauses = (
+        Pause("reclaim", NOW + 600, "exam", "root", 0.0),
+        Pause("all", NOW - 1, "old", "root", 0.0),
+    )
+    assert pause_sentences(pauses, now=NOW) == [
+        "Suspending idle sessions is paused for 10 min more by root: exam"
+    ]
+
+
+def test_an_outage_is_said_and_worries_nobody() -> None:
+    told = page([], None, now=NOW, is_scheduler_up=False)
+    assert told["scheduler"] is False and "safe" in told["message"]
