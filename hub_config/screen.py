@@ -9,6 +9,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -125,9 +126,7 @@ class Screen:
 
 def sessions_table(workloads: tuple[Workload, ...], now: float) -> Table:
     """Sessions with the time until they are suspended."""
-    table = Table(title="sessions", title_justify="left", expand=True)
-    for heading in ("user/server", "phase", "since", "GPUs", "idle", "note"):
-        table.add_column(heading)
+    table = _table("sessions", ("user/server", "phase", "since", "GPUs", "idle", "note"))
     for work in workloads:
         if work.spec.kind is Kind.SESSION:
             server = f"{work.spec.user}/{work.spec.server or 'default'}"
@@ -140,14 +139,19 @@ def sessions_table(workloads: tuple[Workload, ...], now: float) -> Table:
 
 def jobs_table(workloads: tuple[Workload, ...], now: float) -> Table:
     """Jobs, and sessions that wait for a GPU."""
-    table = Table(title="jobs and queue", title_justify="left", expand=True)
-    for heading in ("name", "user", "phase", "since", "GPUs", "note"):
-        table.add_column(heading)
+    table = _table("jobs and queue", ("name", "user", "phase", "since", "GPUs", "note"))
     for work in workloads:
         if work.spec.kind is Kind.JOB or work.phase is Phase.QUEUED:
             since = seconds_text(now - work.phase_since)
             row = (work.spec.name, work.spec.user, work.phase.value, since)
             table.add_row(*row, devices(work), note(work))
+    return table
+
+
+def _table(title: str, headings: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
     return table
 
 
