@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from traitlets import Float, Unicode
+from traitlets import Float, Unicode, default
 from traitlets.config import Application
 
 from reclaimer.actions import Reclaimer
@@ -137,6 +137,10 @@ class ReclaimerApp(Application):
         "log-level": "ReclaimerApp.log_level",
     }
 
+    @default("log_level")
+    def _default_log_level(self) -> str:
+        return "INFO"
+
     def initialize(self, argv: list[str] | None = None) -> None:
         """Command line over configuration file over defaults."""
         super().initialize(argv)
@@ -152,8 +156,10 @@ class ReclaimerApp(Application):
 
     def start(self) -> None:
         """Run until SIGTERM or SIGINT."""
-        logging.basicConfig(level=self.log.level, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("httpx").setLevel(logging.WARNING)
+        form = "%(asctime)s %(levelname)s %(message)s"
+        logging.basicConfig(level=logging.WARNING, format=form)  # what others write
+        level = str(self.log_level)
+        logging.getLogger("reclaimer").setLevel(int(level) if level.isdigit() else level.upper())
         asyncio.run(self.run())
 
     async def run(self) -> None:

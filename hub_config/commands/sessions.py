@@ -138,9 +138,13 @@ def print_timeline(steps: tuple[Step, ...]) -> None:
     typer.echo("")
     print_table(
         ("WHEN", "WHAT", "LASTED", "BY", "WHY"),
-        ((moment(s.at), s.what, _lasted(s.seconds), s.actor, s.cause) for s in steps),
+        ((moment(s.at), _what(s), _lasted(s.seconds), s.actor, s.cause) for s in steps),
         empty="Nothing has happened to it yet.",
     )
+
+
+def _what(step: Step) -> str:
+    return step.what if step.times == 1 else f"{step.what}, {step.times} times"
 
 
 def _lasted(seconds: float | None) -> str:
@@ -180,8 +184,7 @@ async def _suspend(
     ended = await _watch(scheduler, asked, until=(Phase.SUSPENDED, Phase.PARKED))
     if ended.phase not in (Phase.SUSPENDED, Phase.PARKED):
         raise CommandError(
-            f"{display_name(ended)} was not suspended and is {ended.phase}: "
-            f"{ended.last_error or ended.desired_reason or 'the wish was withdrawn'}.",
+            f"{display_name(ended)} was not suspended and is {ended.phase}: {_why_not(ended)}",
             remedy=ended.remedy,
         )
     return ended
@@ -203,11 +206,16 @@ async def _resume(scheduler: SchedulerPlugin, access: Access, name: str, wait: b
     ended = await _watch(scheduler, asked, until=(Phase.RUNNING,))
     if ended.phase is not Phase.RUNNING:
         raise CommandError(
-            f"{display_name(ended)} was not resumed and is {ended.phase}: "
-            f"{ended.last_error or 'the wish was withdrawn'}.",
+            f"{display_name(ended)} was not resumed and is {ended.phase}: {_why_not(ended)}",
             remedy=ended.remedy,
         )
     return ended
+
+
+def _why_not(workload: Workload) -> str:
+    """One sentence about a wish that was not fulfilled."""
+    reason = workload.last_error or workload.desired_reason or "the wish was withdrawn"
+    return f"{reason.rstrip('.')}."
 
 
 async def _session(scheduler: SchedulerPlugin, name: str) -> Workload:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Final
 
@@ -17,13 +17,14 @@ MOVES: Final = frozenset({"submitted", "phase"})
 @dataclass(frozen=True, slots=True)
 class Step:
     """One event. `seconds` is how long the phase that it led to lasted, None while it still does
-    and for events that lead to no phase."""
+    and for events that lead to no phase. `times` counts equal events one after the other."""
 
     at: float
     what: str
     cause: str
     actor: str
     seconds: float | None
+    times: int = 1
 
 
 def timeline(events: Iterable[Event]) -> tuple[Step, ...]:
@@ -31,7 +32,23 @@ def timeline(events: Iterable[Event]) -> tuple[Step, ...]:
     ordered = sorted(events, key=lambda event: event.id)
     moves = _moves(ordered)
     ends = {move.id: later.at for move, later in pairwise(moves)}
-    return tuple(_step(event, ends) for event in ordered)
+    return _folded(_step(event, ends) for event in ordered)
+
+
+def _folded(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The same, with what merely repeats told once, at the time of the first."""
+    folded: list[Step] = []
+    for step in steps:
+        last = folded[-1] if folded else None
+        if last is not None and last.seconds is None and _says_the_same(last, step):
+            folded[-1] = replace(last, times=last.times + 1)
+        else:
+            folded.append(step)
+    return tuple(folded)
+
+
+def _says_the_same(one: Step, other: Step) -> bool:
+    return (one.what, one.cause, one.actor) == (other.what, other.cause, other.actor)
 
 
 def time_in_phases(events: Iterable[Event], now: float) -> dict[str, float]:

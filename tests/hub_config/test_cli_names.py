@@ -158,6 +158,15 @@ def test_a_timeline_says_how_long_each_phase_lasted() -> None:
     ]
 
 
+def test_what_merely_repeats_is_told_once() -> None:
+    again = [event(n, 300.0 + n, "lease_taken") for n in range(10, 20)]
+    steps = timeline([*HISTORY, *again, event(30, 400.0, "phase", "running", "stopped")])
+    assert [(s.what, s.at, s.times) for s in steps[-2:]] == [
+        ("lease taken", 310.0, 10),
+        ("running → stopped", 400.0, 1),
+    ]
+
+
 def test_time_in_phases_adds_up_to_its_age() -> None:
     spent = time_in_phases(HISTORY, now=303.0)
     assert spent == {"queued": 3.5, "starting": 6.5, "running": 191.0, "suspending": 2.0}
