@@ -49,10 +49,13 @@ def show(
 
 @app.command("check")
 def check(
-    file: Annotated[Path, typer.Argument(help="Policy file (YAML).")],
+    file: Annotated[
+        Path | None, typer.Argument(help="Policy file (YAML). Without it, the one in force.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find mistakes in a policy file, and say what it would do with the sessions that run now."""
+    file = file or need_admin("the policy file")[1].policy_file
     try:
         policy = read_policy(file)
     except PolicyError as error:

@@ -452,6 +452,11 @@ def test_policy_check_says_which_rule_fires_for_whom_and_when(cli: Cli, tmp_path
     assert sessions[1]["at"] is None
 
 
+def test_policy_check_without_a_file_is_about_the_one_in_force(cli: Cli) -> None:
+    cli.state.policy_file.write_text(POLICY)
+    assert cli.ok("policy", "check").startswith(f"{cli.state.policy_file} is good; 2 rule(s).")
+
+
 def test_policy_check_works_without_a_scheduler(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(POLICY)
