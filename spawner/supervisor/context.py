@@ -21,7 +21,7 @@ from spawner.supervisor.fencing import Fence
 from spawner.supervisor.heartbeat import Heartbeat
 from spawner.supervisor.machine import Machine
 from spawner.supervisor.order import SupervisorOrder
-from spawner.supervisor.status import Outcome
+from spawner.supervisor.status import LOG_FILE, OUTPUT_FILE, Outcome
 from spawner.supervisor.wishes import Wishes
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,13 @@ class Context:
         """Be in `phase` from now on: status file first, then the scheduler."""
         _log.info("phase %s: %s", phase, cause)
         self.board.update(phase=phase.value, **status)
-        return self.courier.post(Move(phase, cause))
+        return self.courier.post(Move(phase, cause, {"log_path": self.log_path}))
+
+    @property
+    def log_path(self) -> str:
+        """Where people look first: a job's output, a session's supervisor."""
+        own = self.directory / (LOG_FILE if self.order.serve else f"run/{OUTPUT_FILE}")
+        return str(own)
 
     async def finish(
         self,

@@ -85,9 +85,9 @@ class ControlServer:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        server = await asyncio.start_unix_server(
-            self._serve, sock=self._socket.dup(), limit=LONGEST_LINE
-        )
+        # A copy, so that this can be started again: the server closes what it was given.
+        copy = self._socket.dup()
+        server = await asyncio.start_unix_server(self._serve, sock=copy, limit=LONGEST_LINE)
         try:
             await server.serve_forever()
         finally:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,10 +56,9 @@ class Courier:
     async def deliver(self, move: Move, *, within: float) -> bool:
         """Queue a move and wait `within` seconds for the answer. False: refused, or not answered
         yet (it stays queued)."""
-        try:
-            return await asyncio.wait_for(asyncio.shield(self.post(move)), within)
-        except TimeoutError:
-            return False
+        answer = self.post(move)
+        await asyncio.wait({answer}, timeout=within)
+        return answer.done() and answer.result()
 
     def nudge(self) -> None:
         """The scheduler was just heard from: try again now."""
@@ -79,10 +79,10 @@ class Courier:
             pause = min(2 * pause, LAST_RETRY_SECONDS)
 
     async def _rest(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), seconds * random.uniform(0.7, 1.3))  # noqa: S311 (jitter)
-        except TimeoutError:
-            return
+        jitter = random.uniform(0.7, 1.3)  # noqa: S311
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds * jitter):
+                await self._wake.wait()
 
     async def _carry(self) -> bool:
         """Send the first move. False: nobody answered, it stays first."""

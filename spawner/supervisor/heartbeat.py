@@ -77,7 +77,8 @@ class Heartbeat:
 
     async def _beat(self) -> bool:
         try:
-            instruction = await asyncio.wait_for(self._send(), self._rhythm.answer_by)
+            async with asyncio.timeout(self._rhythm.answer_by):
+                instruction = await self._send()
         except (Unavailable, TimeoutError) as error:
             _log.warning("no heartbeat: %s", error or "no answer in time")
             return False

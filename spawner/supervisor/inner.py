@@ -67,7 +67,7 @@ def bind(folder: Path, uid: int, gid: int) -> socket.socket:
 
 
 class InnerSocket:
-    """Reads datagrams and hands valid reports to `hear`. Use `run` as a task; it closes the socket."""
+    """Reads datagrams and hands valid reports to `hear`. Use `run` as a task."""
 
     def __init__(self, sock: socket.socket, hear: Callable[[InnerReport], None]) -> None:
         self._socket = sock
@@ -82,7 +82,6 @@ class InnerSocket:
             await asyncio.Event().wait()
         finally:
             loop.remove_reader(self._socket)
-            self._socket.close()
 
     def _read(self) -> None:
         for _ in range(MOST_PER_WAKE):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from snapshot import network, proc, programs, sandbox
 from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed, Tools
-from spawner.supervisor.machine import NotStartedError
+from spawner.supervisor.machine import NotFreezableError, NotResumedError, NotStartedError
 from spawner.supervisor.order import SupervisorOrder
 
 _log = logging.getLogger(__name__)
@@ -111,19 +111,19 @@ class LocalMachine(LocalHost):
         self._order = order
 
     async def inspect(self, process: Process) -> tuple[Blocker, ...]:
-        raise NotImplementedError
+        return ()
 
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
-        raise NotImplementedError
+        raise NotFreezableError("This version cannot suspend yet.")
 
     async def mend(self, process: Process, spec: SandboxSpec) -> None:
-        raise NotImplementedError
+        return
 
     async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
-        raise NotImplementedError
+        raise NotResumedError("This version cannot resume yet.")
 
     async def find(self, key: SnapshotKey) -> Stored | None:
-        raise NotImplementedError
+        return None
 
 
 def _cpu_of(process: Process) -> float:

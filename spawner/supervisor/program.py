@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import functools
 import logging
 import os
-import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from scheduler_bridge.model.phases import Kind, Phase
@@ -30,7 +29,7 @@ from spawner.supervisor.order import SupervisorOrder
 from spawner.supervisor.sampler import Sampler
 from spawner.supervisor.session import SessionLife
 from spawner.supervisor.status import Outcome, Status, read_status
-from spawner.supervisor.wishes import Action, Wishes
+from spawner.supervisor.wishes import Wishes
 
 _log = logging.getLogger(__name__)
 
@@ -79,12 +78,13 @@ def _build(
     order: SupervisorOrder,
     machine: Machine,
     scheduler: SchedulerPlugin,
+    wishes: Wishes,
     earlier: Status | None,
     rhythm: Rhythm | None,
     now: Callable[[], float],
 ) -> tuple[Context, Sampler]:
     """Wire the parts. The lambdas read `context` only once the tasks run."""
-    board, wishes = Board(Path(order.directory), _first_status(order, earlier)), Wishes()
+    board = Board(Path(order.directory), _first_status(order, earlier))
     courier = Courier(scheduler, order.lease_id, order.credential)
     fence = Fence(
         order.fence_seconds,
@@ -136,25 +136,17 @@ def _go_on(context: Context, stood_seconds: float) -> None:
     context.board.update(facts={**context.board.status.facts, "halted": False})
 
 
-def _listen_to_signals(wishes: Wishes) -> None:
-    loop = asyncio.get_running_loop()
-    for number, action in ((signal.SIGTERM, Action.SUSPEND), (signal.SIGUSR1, Action.DETACH)):
-        reason = f"the supervisor was sent {number.name}"
-        ask = functools.partial(wishes.ask, action, reason=reason, actor="signal")
-        loop.add_signal_handler(number, ask)
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-
-
 async def supervise(
     order: SupervisorOrder,
     machine: Machine,
     scheduler: SchedulerPlugin,
+    wishes: Wishes,
     *,
     rhythm: Rhythm | None = None,
     now: Callable[[], float] = time.time,
 ) -> Outcome | None:
-    """Run one supervisor to its outcome. None: detached.
+    """Run one supervisor to its outcome. None: detached. `wishes` takes what this process itself
+    is asked for (signals).
 
     Raises `AlreadySupervisedError`. The caller closes `scheduler`.
     """
@@ -165,18 +157,21 @@ async def supervise(
         earlier = read_status(directory)
         folder, who = run_directory(directory), order.identity
         inside.prepare(folder, who.uid, who.gid)
-        context, sampler = _build(order, machine, scheduler, earlier, rhythm, now)
-        _listen_to_signals(context.wishes)
-        socket = control.bind(directory)
-        ear = inner.InnerSocket(inner.bind(folder, who.uid, who.gid), context.ear.hear)
-        keeper.keep("control", control.ControlServer(socket, context.board, context.wishes).run)
-        keeper.keep("inner", ear.run)
-        keeper.keep("courier", context.courier.run)
-        keeper.keep("heartbeat", context.heartbeat.run)
-        keeper.keep("fence", context.fence.run)
-        keeper.keep("sampler", sampler.run)
-        life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)
-        return await life.run(earlier)
+        context, sampler = _build(order, machine, scheduler, wishes, earlier, rhythm, now)
+        with (
+            closing(control.bind(directory)) as asked,
+            closing(inner.bind(folder, who.uid, who.gid)) as told,
+        ):
+            keeper.keep("control", control.ControlServer(asked, context.board, wishes).run)
+            keeper.keep("inner", inner.InnerSocket(told, context.ear.hear).run)
+            keeper.keep("courier", context.courier.run)
+            keeper.keep("heartbeat", context.heartbeat.run)
+            keeper.keep("fence", context.fence.run)
+            keeper.keep("sampler", sampler.run)
+            try:
+                life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)
+                return await life.run(earlier)
+            finally:
+                await keeper.close()
     finally:
-        await keeper.close()
         os.close(lock)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
+import signal
 from pathlib import Path
 
 from scheduler_bridge.client import SchedulerClient
-
 from snapshot.linux import become_subreaper
 from spawner.supervisor.local_machine import LocalMachine
 from spawner.supervisor.order import SupervisorOrder, read_order
 from spawner.supervisor.program import AlreadySupervisedError, supervise
 from spawner.supervisor.status import LOG_FILE, Outcome
+from spawner.supervisor.wishes import Action, Wishes
 
 _log = logging.getLogger(__name__)
 
@@ -52,9 +54,21 @@ def run(order_file: str) -> int:
     return 0
 
 
+def listen_to_signals(wishes: Wishes) -> None:
+    """SIGTERM asks for a suspend (a job: its end), SIGUSR1 to leave the sandbox alive."""
+    loop = asyncio.get_running_loop()
+    for number, action in ((signal.SIGTERM, Action.SUSPEND), (signal.SIGUSR1, Action.DETACH)):
+        reason = f"the supervisor was sent {number.name}"
+        ask = functools.partial(wishes.ask, action, reason=reason, actor="signal")
+        loop.add_signal_handler(number, ask)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
 async def _supervise(order: SupervisorOrder) -> Outcome | None:
-    scheduler = SchedulerClient(order.scheduler)
+    scheduler, wishes = SchedulerClient(order.scheduler), Wishes()
+    listen_to_signals(wishes)
     try:
-        return await supervise(order, LocalMachine(order), scheduler)
+        return await supervise(order, LocalMachine(order), scheduler, wishes)
     finally:
         await scheduler.aclose()

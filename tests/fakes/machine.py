@@ -1,0 +1,194 @@
+"""Machines whose sandboxes are values, and which fail in one way each.
+
+The session's server is a real little HTTP server, so that readiness is asked for real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+
+from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed
+from spawner.supervisor.machine import NotFreezableError, NotResumedError, NotStartedError
+
+
+@dataclass
+class Tree:
+    """One sandbox of a fake machine. `log` keeps what was done to it, in order."""
+
+    process: Process
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    halted: bool = False
+    exit_code: int | None = None
+    log: list[str] = field(default_factory=list)
+
+
+class WorkingMachine:
+    """Everything works. `trees` by PID; `snapshots` by manifest."""
+
+    def __init__(self) -> None:
+        self.trees: dict[int, Tree] = {}
+        self.snapshots: dict[str, Stored] = {}
+        self.connected: set[str] = set()
+        self.port = 0
+        self.ignores_sigterm = False
+        self.mended = False
+        self._pids = itertools.count(4_100_000)
+        self._server: asyncio.Server | None = None
+
+    def only_tree(self) -> Tree:
+        """The tree that runs, or ran last."""
+        return list(self.trees.values())[-1]
+
+    async def start(self, spec: SandboxSpec) -> Process:
+        return self._new_tree().process
+
+    def _new_tree(self) -> Tree:
+        pid = next(self._pids)
+        self.trees[pid] = Tree(Process(pid, 1))
+        return self.trees[pid]
+
+    async def connect(self, process: Process, spec: SandboxSpec) -> int:
+        self.trees[process.pid].log.append("connected")
+        self.connected.add(str(spec.directory))
+        if not spec.network.inner_port:
+            return 0
+        if self._server is None:
+            self._server = await asyncio.start_server(_answer, "127.0.0.1", 0)
+            self.port = self._server.sockets[0].getsockname()[1]
+        return self.port
+
+    async def disconnect(self, spec: SandboxSpec) -> None:
+        self.connected.discard(str(spec.directory))
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening, whatever became of the tree."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def ended(self, process: Process) -> None:
+        await self.trees[process.pid].gone.wait()
+
+    def is_alive(self, process: Process) -> bool:
+        return process.pid in self.trees and not self.trees[process.pid].gone.is_set()
+
+    def is_empty(self, process: Process) -> bool:
+        return not self.is_alive(process)
+
+    def halt(self, process: Process) -> None:
+        self.trees[process.pid].halted = True
+
+    def go_on(self, process: Process) -> None:
+        self.trees[process.pid].halted = False
+
+    async def terminate(self, process: Process, grace_seconds: float) -> None:
+        tree = self.trees[process.pid]
+        tree.log.append(f"terminated with {grace_seconds:g} s")
+        if tree.exit_code is None:
+            tree.exit_code = 137 if self.ignores_sigterm or not grace_seconds else 143
+        tree.gone.set()
+
+    def exit(self, code: int) -> None:
+        """The program ends by itself."""
+        tree = self.only_tree()
+        tree.exit_code = code
+        tree.gone.set()
+
+    def exit_code(self, spec: SandboxSpec, process: Process) -> int | None:
+        tree = self.trees.get(process.pid)
+        return tree.exit_code if tree else None
+
+    def cpu_seconds(self, process: Process) -> float | None:
+        return 1.5 if self.is_alive(process) else None
+
+    async def inspect(self, process: Process) -> tuple[Blocker, ...]:
+        return ()
+
+    async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
+        await self.disconnect(spec)
+        tree = self.trees[process.pid]
+        assert not tree.halted, "a halted tree would stay halted after its resume"
+        stored = self.store(key)
+        tree.gone.set()
+        return stored
+
+    def store(self, key: SnapshotKey) -> Stored:
+        """Commit a snapshot."""
+        manifest = f"manifests/{key.owner}/{key.session}/{key.epoch:010}-{key.sequence:010}"
+        stored = Stored(manifest, key, 1000, 100, 1.0, timings={"dump": 0.1})
+        self.snapshots[manifest] = stored
+        return stored
+
+    async def mend(self, process: Process, spec: SandboxSpec) -> None:
+        self.mended = True
+
+    async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
+        if manifest not in self.snapshots:
+            raise NotResumedError(f"There is no snapshot {manifest}.")
+        return Thawed(self._new_tree().process, notes=("history.sqlite grew",))
+
+    async def find(self, key: SnapshotKey) -> Stored | None:
+        return next((s for s in self.snapshots.values() if s.key == key), None)
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with closing(writer), suppress(asyncio.IncompleteReadError, ConnectionError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+
+
+class MachineWithoutNamespaces(WorkingMachine):
+    """No sandbox starts."""
+
+    async def start(self, spec: SandboxSpec) -> Process:
+        raise NotStartedError("The namespaces could not be made.", remedy="Run as root.")
+
+
+class MachineWithDeafServer(WorkingMachine):
+    """The session's server listens nowhere."""
+
+    async def connect(self, process: Process, spec: SandboxSpec) -> int:
+        return 9
+
+    async def disconnect(self, spec: SandboxSpec) -> None:
+        return
+
+
+class MachineWithOpenGpuHandle(WorkingMachine):
+    """Something in the tree cannot be frozen."""
+
+    async def inspect(self, process: Process) -> tuple[Blocker, ...]:
+        return (Blocker(7, "trainer", "uses an InfiniBand queue.", "Stop it."),)
+
+
+class MachineWhoseStoreIsDown(WorkingMachine):
+    """A freeze is undone, until `store_is_up`."""
+
+    store_is_up = False
+    attempts = 0
+
+    async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
+        self.attempts += 1
+        if self.store_is_up:
+            return await super().freeze(process, spec, key)
+        await self.disconnect(spec)
+        raise NotFreezableError("The store does not answer.", remedy="Start it.")
+
+
+class MachineThatLosesItsSupervisorAfterTheCommit(WorkingMachine):
+    """The commit happens and the freeze never returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.committed = asyncio.Event()
+
+    async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
+        await super().freeze(process, spec, key)
+        self.committed.set()
+        await asyncio.Event().wait()
+        raise AssertionError
