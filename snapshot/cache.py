@@ -12,6 +12,7 @@ import os
 import threading
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from snapshot.stores.base import Data
@@ -42,7 +43,7 @@ class PackCache:
         """A descriptor for reading the pack, which the caller closes, or None. Counts as a use."""
         try:
             descriptor = os.open(self._directory / pack, os.O_RDONLY)
-        except FileNotFoundError:
+        except OSError:
             return None
         os.utime(descriptor)
         return descriptor
@@ -59,11 +60,13 @@ class PackCache:
             self._count(len(data))
         except OSError as error:
             log.warning("pack %s is not kept on this node: %s", pack, error)
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
     def drop(self, pack: str) -> None:
         """Forget a pack. No error if it is not there."""
-        (self._directory / pack).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self._directory / pack).unlink(missing_ok=True)
 
     def _count(self, size: int) -> None:
         with self._lock:

@@ -213,6 +213,11 @@ class Keys:
         return self._wrapping.unwrap(kek_id, wrapped, _record_bound(owner, key_id))
 
 
+def is_key_id(text: str) -> bool:
+    """Whether it has the form of a user key's id (it comes from where anybody may have written)."""
+    return len(text) == 32 and set("0123456789abcdef").issuperset(text)
+
+
 def _record_bound(owner: str, key_id: str) -> bytes:
     return json.dumps(["user key", owner, key_id]).encode()
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from snapshot.codec import Body, Envelope, decode_body, encode_body, front, take_apart
 from snapshot.errors import TamperedError
-from snapshot.keys import Keys, UserKey
+from snapshot.keys import Keys, UserKey, is_key_id
 from snapshot.model import SnapshotKey, Stored
 from snapshot.names import manifest_key
 from snapshot.sealing import TAG_BYTES, counter_nonce, new_key, open_into, seal_into
@@ -90,7 +90,7 @@ def _unlock(key: SnapshotKey, data: bytes, keys: Keys) -> tuple[Envelope, AESGCM
     envelope = take_apart(data)
     header = envelope.header
     key_id, wrapped = header.get("user_key"), header.get("wrapped")
-    if not isinstance(key_id, str) or not isinstance(wrapped, str):
+    if not isinstance(key_id, str) or not isinstance(wrapped, str) or not is_key_id(key_id):
         raise TamperedError("The manifest's header is damaged.")
     if header != _header(key, key_id, None, wrapped):
         raise TamperedError("The manifest belongs to another snapshot and was put in its place.")

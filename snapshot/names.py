@@ -51,13 +51,18 @@ def manifest_key(key: SnapshotKey) -> str:
 
 def parse_manifest_key(text: str) -> SnapshotKey:
     """The snapshot that a manifest's key names. Raises `ValueError` for any other key."""
+    wrong = f"not the key of a manifest: {text!r}"
     match = _MANIFEST.fullmatch(text)
     if match is None:
-        raise ValueError(f"not the key of a manifest: {text!r}")
+        raise ValueError(wrong)
     owner, session, epoch, sequence = match.groups()
-    key = SnapshotKey(unescape(owner), unescape(session), int(epoch), int(sequence))
-    if manifest_key(key) != text:
-        raise ValueError(f"not the key of a manifest: {text!r}")
+    try:
+        key = SnapshotKey(unescape(owner), unescape(session), int(epoch), int(sequence))
+        exact = manifest_key(key) == text
+    except ValueError as error:
+        raise ValueError(wrong) from error
+    if not exact:
+        raise ValueError(wrong)
     return key
 
 

@@ -165,7 +165,8 @@ class Snapshot:
         self._carry_out(self._orders(self._wanted(kind, id, runs)), sink)
 
     def verify(self) -> None:
-        """Read everything and take every hash again. Raises what is wrong first."""
+        """Read everything from the store, not the cache, and take every hash again. Raises what is
+        wrong first."""
         names = [chunk.name for chunk in self._chunks(range(len(self._body.chunks)))]
 
         def sink(data: memoryview, number: int) -> None:
@@ -174,7 +175,10 @@ class Snapshot:
 
         sizes = self._body.chunks["size"].tolist()
         wanted = [(number, Part(0, size, number)) for number, size in enumerate(sizes)]
-        self._carry_out(self._orders(wanted), sink, join=False)
+        uncached = Snapshot(
+            self._store, self._user_key, None, self._workers, self._body, self.stored
+        )
+        uncached._carry_out(self._orders(wanted), sink, join=False)
 
     def _wanted(
         self, kind: str, id: int, runs: Sequence[tuple[int, int, int]]

@@ -40,7 +40,7 @@ class StoreInMemory:
     def list(self, prefix: str) -> Iterator[Entry]:
         for key in sorted(self.objects):
             if key.startswith(prefix):
-                yield Entry(key, Size(len(self.objects[key])), self._modified[key])
+                yield Entry(key, Size(len(self.objects[key])), self._modified.get(key, 0.0))
 
     def delete(self, key: str) -> None:
         self.objects.pop(check_key(key), None)

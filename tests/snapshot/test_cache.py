@@ -1,0 +1,81 @@
+"""Packs kept on a node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from snapshot.cache import PackCache
+
+MIB = 2**20
+
+
+def content(cache: PackCache, pack: str) -> bytes | None:
+    descriptor = cache.open(pack)
+    if descriptor is None:
+        return None
+    with os.fdopen(descriptor, "rb") as handle:
+        return handle.read()
+
+
+def age(folder: Path, pack: str, seconds: float) -> None:
+    """As if it had last been used that long ago."""
+    then = (folder / pack).stat().st_mtime - seconds
+    os.utime(folder / pack, (then, then))
+
+
+def test_a_pack_is_kept_and_forgotten(tmp_path: Path) -> None:
+    cache = PackCache(tmp_path / "cache", 8 * MIB)
+    cache.put("p1", b"content")
+    assert content(cache, "p1") == b"content"
+    assert content(PackCache(tmp_path / "cache", 8 * MIB), "p1") == b"content"
+    cache.drop("p1")
+    cache.drop("p1")
+    assert content(cache, "p1") is None
+
+
+def test_the_longest_unused_go_first(tmp_path: Path) -> None:
+    cache = PackCache(tmp_path, 8 * MIB)
+    for number in range(8):
+        cache.put(f"p{number}", bytes(MIB))
+        age(tmp_path, f"p{number}", 100 - number)
+    assert content(cache, "p0") is not None  # a use
+    cache.put("p8", bytes(MIB))
+    cache.put("p9", bytes(MIB))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"p0", *(f"p{number}" for number in range(3, 10))}
+
+
+def test_the_bound_holds_for_what_an_earlier_process_left(tmp_path: Path) -> None:
+    big = PackCache(tmp_path, 64 * MIB)
+    for number in range(16):
+        big.put(f"p{number}", bytes(MIB))
+        age(tmp_path, f"p{number}", 100 - number)
+    PackCache(tmp_path, 4 * MIB).put("new", bytes(MIB))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4 * MIB
+    assert (tmp_path / "new").exists()
+
+
+def test_an_open_pack_outlives_its_eviction(tmp_path: Path) -> None:
+    cache = PackCache(tmp_path, 8 * MIB)
+    cache.put("p1", b"content")
+    descriptor = cache.open("p1")
+    assert descriptor is not None
+    cache.drop("p1")
+    with os.fdopen(descriptor, "rb") as handle:
+        assert handle.read() == b"content"
+
+
+def test_a_cache_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
+    cache = PackCache(tmp_path / "cache", 8 * MIB)
+    (tmp_path / "cache").rmdir()
+    (tmp_path / "cache").write_bytes(b"")  # root may write anywhere, but not below a file
+    cache.put("p1", b"content")
+
+
+def test_what_a_dead_process_left_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".new-dead").write_bytes(b"half")
+    (tmp_path / ".new-live").write_bytes(b"half")
+    age(tmp_path, ".new-dead", 7200)
+    PackCache(tmp_path, 8 * MIB)
+    assert [path.name for path in tmp_path.iterdir()] == [".new-live"]

@@ -1,0 +1,171 @@
+"""Writing: many threads, bounded memory, and what is left when it fails."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from snapshot.cache import PackCache
+from snapshot.chunker import PAGE
+from snapshot.errors import StoreUnavailableError
+from snapshot.packs import PACK_BYTES
+from snapshot.writer import PACKS_IN_FLIGHT
+from tests.builders.snapshots import Memory, key, load, repository, save
+from tests.fakes.stores import (
+    StoreInMemory,
+    StoreThatCounts,
+    StoreThatDiesAfter,
+    StoreThatIsSlowToWrite,
+)
+from tests.snapshot.layouts import filled
+
+MIB = 2**20
+
+
+def test_many_threads_add_at_once(tmp_path: Path) -> None:
+    target = repository(StoreInMemory(), tmp_path)
+    memory: Memory = {("task", n): [(n * MIB, filled(3 * MIB + n * PAGE, n))] for n in range(1, 9)}
+    files = {f"{n}.img": filled(n * 1000, n) for n in range(40)}
+    with target.writer(key(), {}) as writer, ThreadPoolExecutor(8) as pool:
+        adding = [pool.submit(writer.add_file, name, data) for name, data in files.items()]
+
+        def add(number: int) -> None:
+            vaddr, data = memory["task", number][0]
+            for start in range(0, len(data), 5 * PAGE):
+                writer.add_pages("task", number, vaddr + start, data[start : start + 5 * PAGE])
+
+        adding += [pool.submit(add, number) for number in range(1, 9)]
+        for each in adding:
+            each.result()
+        stored = writer.commit({})
+    snapshot = target.open(stored.manifest)
+    assert load(snapshot, memory) == memory
+    assert {name: snapshot.read_file(name) for name in snapshot.file_names()} == files
+
+
+def test_the_manifest_is_written_last(tmp_path: Path) -> None:
+    store = StoreThatCounts(StoreInMemory())
+    target = repository(store, tmp_path)
+    stored = save(target, key(), {("task", 1): [(0, filled(40 * MIB, 1))]}, {"f": b"x"})
+    assert store.written[-1] == stored.manifest
+    assert sum(name.startswith("manifests/") for name in store.written) == 1
+    assert sum(name.startswith("packs/") for name in store.written) >= 5
+
+
+def test_a_slow_store_slows_the_writer_and_memory_does_not_grow(tmp_path: Path) -> None:
+    slow = StoreThatIsSlowToWrite(StoreInMemory())
+    slow.gate.set()
+    target = repository(slow, tmp_path)
+    writer = target.writer(key(), {})
+    slow.gate.clear()
+    slow.waiting = 0
+    added = 0
+    data = filled(MIB, 1)
+    blocked = threading.Event()
+
+    def add() -> None:
+        nonlocal added
+        for number in range(400):
+            content = number.to_bytes(8, "big") * (PAGE // 8) + data[PAGE:]
+            shifted = bytes(content[number:] + content[:number])
+            writer.add_pages("task", 1, number * MIB, shifted)
+            added += MIB
+
+    adder = threading.Thread(target=add)
+    adder.start()
+    previous = -1
+    while previous != added or added == 0:  # until nothing moves any more
+        previous = added
+        blocked.wait(0.3)
+    limit = (2 + 2) * 5 * MIB + (2 * 2 + PACKS_IN_FLIGHT + 2) * PACK_BYTES
+    assert added <= limit
+    assert adder.is_alive()
+    slow.gate.set()
+    adder.join()
+    assert writer.commit({}).memory_bytes == 400 * MIB
+
+
+def test_a_store_that_dies_fails_the_commit_and_leaves_no_snapshot(tmp_path: Path) -> None:
+    inner = StoreInMemory()
+    good = repository(inner, tmp_path)
+    first = save(good, key(sequence=1), {("task", 1): [(0, filled(PAGE, 1))]})
+    dying = StoreThatDiesAfter(inner, writes=2)
+    cache = PackCache(tmp_path / "cache", 100 * MIB)
+    target = repository(dying, tmp_path, cache=cache)
+    memory: Memory = {("task", 1): [(0, filled(40 * MIB, 2))]}
+    with pytest.raises(StoreUnavailableError, match="died"):
+        save(target, key(sequence=2), memory)
+    assert [stored.manifest for stored in good.list()] == [first.manifest]
+    assert list((tmp_path / "cache").iterdir()) == []
+    second = save(good, key(sequence=2), memory)
+    assert load(good.open(second.manifest), memory) == memory
+
+
+def test_a_store_that_dies_before_the_manifest_leaves_no_snapshot(tmp_path: Path) -> None:
+    inner = StoreInMemory()
+    repository(inner, tmp_path).keys.current("ada")
+    dying = StoreThatDiesAfter(inner, writes=1)
+    with pytest.raises(StoreUnavailableError):
+        save(repository(dying, tmp_path), key(), {("task", 1): [(0, filled(PAGE, 1))]})
+    assert dying.refused == 1
+    assert [name.split("/")[0] for name in inner.objects] == ["keys", "packs"]
+
+
+def test_adding_stops_once_the_store_is_dead(tmp_path: Path) -> None:
+    inner = StoreInMemory()
+    repository(inner, tmp_path).keys.current("ada")
+    writer = repository(StoreThatDiesAfter(inner), tmp_path).writer(key(), {})
+    with pytest.raises(StoreUnavailableError), writer:
+        for number in range(1000):
+            writer.add_pages("task", 1, number * MIB, filled(MIB, number))
+
+
+def test_leaving_without_a_commit_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    store = StoreInMemory()
+    cache = PackCache(tmp_path / "cache", 100 * MIB)
+    target = repository(store, tmp_path, cache=cache)
+    before = threading.active_count()
+    with target.writer(key(), {}) as writer:
+        writer.add_pages("task", 1, 0, filled(30 * MIB, 1))
+        writer.add_file("f", b"x")
+    assert target.list() == ()
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert threading.active_count() == before
+    writer.abort()  # again
+
+
+def test_a_commit_leaves_no_thread(tmp_path: Path) -> None:
+    target = repository(StoreInMemory(), tmp_path)
+    before = threading.active_count()
+    memory: Memory = {("task", 1): [(0, filled(20 * MIB, 1))]}
+    load(target.open(save(target, key(), memory).manifest), memory)
+    assert threading.active_count() == before
+
+
+def test_bad_additions_are_refused_and_harm_nothing(tmp_path: Path) -> None:
+    target = repository(StoreInMemory(), tmp_path)
+    with target.writer(key(), {}) as writer:
+        writer.add_file("f", b"x")
+        with pytest.raises(ValueError, match="'f' was added before"):
+            writer.add_file("f", b"y")
+        with pytest.raises(ValueError, match="not to 'file'"):
+            writer.add_pages("file", 1, 0, bytes(PAGE))
+        writer.add_pages("task", 1, PAGE, filled(PAGE, 1))
+        for vaddr, size in ((PAGE, PAGE), (0, PAGE), (5, PAGE), (2 * PAGE, 7)):
+            with pytest.raises(ValueError, match=r"whole pages|in order"):
+                writer.add_pages("task", 1, vaddr, bytes(size))
+        stored = writer.commit({})
+    assert target.open(stored.manifest).read_file("f") == b"x"
+
+
+def test_compression_only_where_it_pays(tmp_path: Path) -> None:
+    target = repository(StoreInMemory(), tmp_path)
+    noise = save(target, key(session="n"), {("task", 1): [(0, filled(8 * MIB, 1))]})
+    text: Memory = {("task", 1): [(0, b"the quick brown fox " * (8 * MIB // 20 // PAGE * PAGE))]}
+    words = save(target, key(session="t"), text)
+    assert 8 * MIB <= noise.stored_bytes < 8.1 * MIB
+    assert words.stored_bytes < 0.05 * words.memory_bytes
+    assert load(target.open(words.manifest), text) == text
