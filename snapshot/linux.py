@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from typing import Final
 
 CLONE_NEWNS: Final = 0x00020000
@@ -33,6 +34,14 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
 SECCOMP_MODE_FILTER: Final = 2
 SYS_PIVOT_ROOT: Final = 155
+SYS_FSOPEN: Final = 430
+SYS_FSCONFIG: Final = 431
+SYS_FSMOUNT: Final = 432
+SYS_OPENAT2: Final = 437
+RESOLVE_NO_LINKS_BENEATH: Final = 0x02 | 0x04 | 0x08
+FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC = 1, 1
+FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 6
+MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 0x2, 0x4
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -75,6 +84,32 @@ def bind(source: str, target: str, flags: int = 0) -> None:
     mount(source, target, None, MS_BIND)
     if flags:
         mount("none", target, None, MS_BIND | MS_REMOUNT | flags)
+
+
+def private_tmpfs(percent_of_memory: int) -> int:
+    """An empty memory file system that is mounted nowhere, as a descriptor.
+
+    Its root is /proc/self/fd/N. It vanishes with the last descriptor and open file, even if we are
+    killed, and no other process can name it.
+    """
+    context = _check(_libc.syscall(SYS_FSOPEN, b"tmpfs", FSOPEN_CLOEXEC), "fsopen tmpfs")
+    try:
+        for name, value in ((b"mode", b"0755"), (b"size", b"%d%%" % percent_of_memory)):
+            result = _libc.syscall(SYS_FSCONFIG, context, FSCONFIG_SET_STRING, name, value, 0)
+            _check(result, f"tmpfs {name.decode()}")
+        created = _libc.syscall(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
+        _check(created, "create tmpfs")
+        attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
+        return _check(_libc.syscall(SYS_FSMOUNT, context, FSMOUNT_CLOEXEC, attributes), "fsmount")
+    finally:
+        os.close(context)
+
+
+def open_beneath(folder: int, path: str, flags: int) -> int:
+    """Open `path` below the open `folder`, refusing every symbolic link and way out (openat2)."""
+    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, RESOLVE_NO_LINKS_BENEATH)
+    result = _libc.syscall(SYS_OPENAT2, folder, os.fsencode(path), how, len(how))
+    return _check(result, f"open {path}")
 
 
 def pivot_root(new_root: str) -> None:

@@ -20,6 +20,7 @@ EXIT_FILE = "exit"
 INIT_FOLDER = "/.init"
 HOST_ETC = "/.host/etc"
 DEVICE_FOLDER = "/.devices"
+PIN_FOLDER = "/.pins"
 TTY_GID = 5
 
 # Secrets of the host's accounts; the rest of /etc is configuration that programs need.
@@ -128,6 +129,7 @@ def mounts(spec: SandboxSpec, host: HostFacts) -> tuple[Mount, ...]:
         _mount(spec, "/sys", "/sys", read_only=True),
         _mount(spec, f"{own}/dev", "/dev", read_only=False),
         _mount(spec, f"{own}/devices", DEVICE_FOLDER, read_only=False),
+        _mount(spec, f"{own}/pins", PIN_FOLDER, read_only=False),
         _mount(spec, f"{own}/{TMP}", INNER_TMP, read_only=False),
         _mount(spec, f"{own}/run", INNER_RUN, read_only=False),
     ]

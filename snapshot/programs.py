@@ -43,6 +43,7 @@ async def run(
     seconds: float,
     text: str = "",
     environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Finished:
     """Run to the end. Past `seconds`, or when cancelled, the program is killed and waited for.
 
@@ -54,6 +55,7 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=dict(environment or CLEAN_ENVIRONMENT),
+        pass_fds=tuple(pass_fds),
         start_new_session=True,
     )
     try:

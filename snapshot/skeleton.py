@@ -47,7 +47,7 @@ def build(spec: SandboxSpec, host: plan.HostFacts, mounts: tuple[plan.Mount, ...
     if not own.exists():
         _make_folder(own)
         own.chmod(0o711)
-    for name in ("root", "dev", "devices", "ext"):
+    for name in ("root", "dev", "devices", "ext", "pins"):
         _make_folder(own / name)
     for name, mode in (("tmp", 0o1777), ("run", 0o700)):
         _own_folder(own / name, mode, spec)
@@ -75,6 +75,13 @@ def install_init(spec: SandboxSpec, init: tuple[str, ...]) -> None:
         shutil.copyfile(init[0], temporary)
         temporary.chmod(0o755)
         temporary.replace(target)
+
+
+def empty_folder(spec: SandboxSpec) -> Path:
+    """A folder with nothing in it, to show where this machine lacks one."""
+    path = Path(spec.directory, "empty")
+    _make_folder(path)
+    return path
 
 
 def _make_folder(path: Path) -> None:

@@ -1,0 +1,218 @@
+"""One run of `criu dump`: pages come over a socket, the tree is held until we say how it ends.
+
+CRIU's post-dump hook is a script that talks to us over two pipes which it opens through
+/proc/OUR_PID/fd. It exits 0, which makes CRIU end the tree, only after reading "commit"; the end of
+a pipe (we died, or said nothing) is a veto, and the tree goes on as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import TypeAdapter
+
+from snapshot import criu, pageserver, proc, programs
+from snapshot.model import Process, SandboxSpec, Tools
+from snapshot.plan import Mount
+from snapshot.scratch import Scratch, scratch
+
+HOOK_FILE = "hook"
+CRIU_FILE = "criu.json"
+END_SECONDS = 30.0
+REPAIR_SECONDS = 60.0
+
+_PROCESS = TypeAdapter(Process)
+
+_HOOK = """#!/bin/sh
+[ "$CRTOOLS_SCRIPT_ACTION" = post-dump ] || exit 0
+exec 3</proc/{pid}/fd/{verdict} 4>/proc/{pid}/fd/{news} || exit 1
+echo held >&4
+exec 4>&-
+read -r answer <&3 && [ "$answer" = commit ]
+"""
+
+
+class DumpError(Exception):
+    """The dump failed or CRIU died. `died` says that the tree may need `repair`."""
+
+    def __init__(self, message: str, *, died: bool) -> None:
+        super().__init__(message)
+        self.died = died
+
+
+class Dump:
+    """Use as `async with`: leaving it without `commit` vetoes, and waits for CRIU to have ended."""
+
+    def __init__(
+        self, tools: Tools, spec: SandboxSpec, process: Process, mounts: Sequence[Mount]
+    ) -> None:
+        self._tools = tools
+        self._spec = spec
+        self._process = process
+        self._mounts = mounts
+        self._verdict_out, self._verdict_in = os.pipe()
+        self._news_out, self._news_in = os.pipe()
+        self._pages, self._pages_there = socket.socketpair()
+        self._criu: asyncio.subprocess.Process | None = None
+
+    @property
+    def log(self) -> Path:
+        """Where CRIU's log lies: in the sandbox's folder, kept for people."""
+        return Path(self._spec.directory, criu.DUMP_LOG)
+
+    async def start(self, images: Scratch) -> None:
+        """Start CRIU. The tree is frozen shortly after."""
+        hook = self._write_hook()
+        argv = criu.dump_arguments(
+            self._tools,
+            self._process,
+            images.path,
+            self._mounts,
+            hook=hook,
+            log=self.log,
+            page_socket=self._pages_there.fileno(),
+        )
+        self._criu = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=programs.CLEAN_ENVIRONMENT,
+            pass_fds=(self._pages_there.fileno(), images.descriptor),
+            start_new_session=True,
+        )
+        self._pages_there.close()
+        _note_criu(self._spec, self._criu.pid)
+
+    def _forget_criu(self) -> None:
+        Path(self._spec.directory, CRIU_FILE).unlink(missing_ok=True)
+
+    def _write_hook(self) -> Path:
+        path = Path(self._spec.directory, HOOK_FILE)
+        text = _HOOK.format(pid=os.getpid(), verdict=self._verdict_out, news=self._news_in)
+        path.write_text(text)
+        path.chmod(0o700)
+        return path
+
+    async def until_held(self, sink: pageserver.Sink, seconds: float) -> pageserver.Received:
+        """Receive all pages and return once CRIU holds the dumped tree for our verdict.
+
+        Raises `DumpError`, `TimeoutError`, and what `sink` raises.
+        """
+        async with asyncio.timeout(seconds):
+            receiving = asyncio.to_thread(pageserver.receive, self._pages, sink)
+            try:
+                received = await receiving
+            except (pageserver.PageProtocolError, OSError) as error:
+                await self._raise_why(error)
+                raise
+            held = asyncio.ensure_future(_until_readable(self._news_out))
+            ended = asyncio.ensure_future(self._wait())
+            try:
+                await asyncio.wait({held, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if not held.done():
+                    await self._raise_why(None)
+            finally:
+                held.cancel()
+                ended.cancel()
+        return received
+
+    async def _raise_why(self, error: Exception | None) -> None:
+        status = await self._end()
+        died = status < 0
+        said = await asyncio.to_thread(criu.read_log, self.log)
+        reason = "CRIU was killed." if died else criu.explain(said)
+        raise DumpError(reason, died=died) from error
+
+    async def commit(self) -> bool:
+        """Let CRIU end the tree; True if it did. False: CRIU died, the tree may still run."""
+        os.write(self._verdict_in, b"commit\n")
+        return await self._end() == 0
+
+    async def _wait(self) -> int:
+        assert self._criu is not None  # noqa: S101 - set by start()
+        return await self._criu.wait()
+
+    async def _end(self) -> int:
+        """CRIU's exit status, past a deadline by killing it (a negative status then)."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                return await self._wait()
+        assert self._criu is not None  # noqa: S101 - set by start()
+        with contextlib.suppress(ProcessLookupError):
+            self._criu.send_signal(signal.SIGKILL)
+        return await self._wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # CRIU first learns that nobody will say yes; what it may still open is closed at the end.
+        os.close(self._verdict_in)
+        with contextlib.suppress(OSError):
+            self._pages.shutdown(socket.SHUT_RDWR)
+        try:
+            if self._criu is not None:
+                await asyncio.shield(self._end())
+                self._forget_criu()
+        finally:
+            for descriptor in (self._verdict_out, self._news_out, self._news_in):
+                os.close(descriptor)
+            self._pages.close()
+            self._pages_there.close()
+
+
+async def _until_readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def repair(
+    tools: Tools, spec: SandboxSpec, process: Process, mounts: Sequence[Mount]
+) -> None:
+    """Put a tree right whose CRIU was killed in the middle: its inner TCP connections are stuck.
+
+    A second dump takes them over, and its veto sets them free. Raises `DumpError`.
+    """
+    with scratch() as images:
+        async with Dump(tools, spec, process, mounts) as dump:
+            await dump.start(images)
+            await dump.until_held(pageserver.discard, REPAIR_SECONDS)
+
+
+def _note_criu(spec: SandboxSpec, pid: int) -> None:
+    """Remember CRIU, for a later supervisor's `mend`."""
+    process = proc.identify(pid) or Process(pid, 0)
+    Path(spec.directory, CRIU_FILE).write_bytes(_PROCESS.dump_json(process))
+
+
+async def mend(tools: Tools, spec: SandboxSpec, process: Process, mounts: Sequence[Mount]) -> None:
+    """Undo a dump whose supervisor died. Left alone, CRIU reads the end of our pipe as a veto and
+    lets the tree go on; one that does not end is killed, and the tree repaired.
+
+    Nothing happens if no dump was under way. Raises `DumpError`.
+    """
+    record = Path(spec.directory, CRIU_FILE)
+    try:
+        earlier = _PROCESS.validate_json(proc.read_text(str(record)))
+    except ValueError:
+        return
+    if not await programs.wait_until_ended(earlier, END_SECONDS):
+        programs.send_signal(earlier, signal.SIGKILL)
+        await programs.wait_until_ended(earlier, END_SECONDS)
+    said = await asyncio.to_thread(criu.read_log, Path(spec.directory, criu.DUMP_LOG))
+    if not criu.says_it_ended(said) and not proc.has_ended(process):
+        await repair(tools, spec, process, mounts)
+    os.unlink(record)

@@ -1,0 +1,232 @@
+"""Thawing a tree: authenticate -> lay out images in memory -> adapt -> CRIU.
+
+Whatever fails, nothing of the tree is left running and the snapshot is as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from snapshot import criu, images, pins, plan, proc, programs, record, sandbox, skeleton
+from snapshot.checkpoint import Steps
+from snapshot.errors import SnapshotError, TamperedError
+from snapshot.model import Process, SandboxSpec, Thawed, Tools
+from snapshot.ports import Repository, Snapshot
+from snapshot.refusals import CannotThawError, SnapshotRefusedError
+from snapshot.scratch import Scratch, scratch
+
+RESTORE_SECONDS = 120.0
+PID_FILE = "restored.pid"
+READERS = 4
+_FILES = "files.img"
+
+START_FRESH = "Start a fresh session; the snapshot is kept."
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """One thaw of one snapshot."""
+
+    tools: Tools
+    repository: Repository
+    spec: SandboxSpec
+    steps: Steps
+
+    async def run(self, manifest_key: str) -> Thawed:
+        """Thaw. Raises `SnapshotRefusedError` or `CannotThawError`."""
+        try:
+            with scratch() as folder:
+                return await self._run(manifest_key, folder)
+        except TamperedError as error:
+            raise SnapshotRefusedError(error.message, remedy=START_FRESH) from error
+        except (CannotThawError, SnapshotRefusedError):
+            raise
+        except SnapshotError as error:
+            raise CannotThawError(error.message, remedy=error.remedy) from error
+        except pins.PinError as error:
+            remedy = f"Put {error.path} back, or start a fresh session."
+            raise CannotThawError(str(error), remedy=remedy) from error
+        except TimeoutError as error:
+            raise CannotThawError("Bringing the session back took too long.") from error
+        except (OSError, ValueError, sandbox.SandboxError) as error:
+            raise CannotThawError(f"The session could not be brought back: {error}") from error
+
+    async def _run(self, manifest_key: str, folder: Scratch) -> Thawed:
+        with self.steps.step("open"):
+            snapshot = await asyncio.to_thread(self.repository.open, manifest_key)
+            about = _record(snapshot)
+        with self.steps.step("read"):
+            await asyncio.to_thread(lay_out, snapshot, folder)
+        with self.steps.step("adapt"):
+            order, notes = await asyncio.to_thread(self._prepare, snapshot, about, folder)
+        with self.steps.step("restore"):
+            process = await self._restore(order, folder)
+        return Thawed(process, notes, dict(self.steps.seconds), dict(snapshot.facts))
+
+    def _prepare(
+        self, snapshot: Snapshot, about: record.TreeRecord, folder: Scratch
+    ) -> tuple[plan.LaunchOrder, tuple[str, ...]]:
+        """Make this machine ready, and the images fit to it."""
+        host = skeleton.look_at_host(self.spec)
+        mounts = self._mounts(about, host)
+        skeleton.build(self.spec, host, mounts)
+        skeleton.install_init(self.spec, self.tools.init)
+        notes = self._adapt(snapshot, about, folder, mounts)
+        with contextlib.suppress(FileNotFoundError):
+            self._pid_file().unlink()
+        argv = criu.restore_arguments(
+            self.tools,
+            folder.path,
+            mounts,
+            root=f"{self.spec.directory}/root",
+            pid_file=self._pid_file(),
+            log=Path(self.spec.directory, criu.RESTORE_LOG),
+        )
+        sandbox.record_mounts(self.spec, mounts)
+        return plan.launch_order(self.spec, host, mounts, argv), notes
+
+    def _mounts(self, about: record.TreeRecord, host: plan.HostFacts) -> tuple[plan.Mount, ...]:
+        """The mounts of the frozen tree, from where this machine has them.
+
+        The tree needs each of them; a folder that this machine lacks is shown empty.
+        """
+        here = {mount.target: mount for mount in plan.mounts(self.spec, host)}
+        found = []
+        for mount in about.mounts:
+            staging = f"{self.spec.directory}/ext/{mount.key}"
+            source = here[mount.target].source if mount.target in here else mount.source
+            if not os.path.exists(source):
+                source = str(skeleton.empty_folder(self.spec))
+            found.append(replace(mount, source=source, staging=staging))
+        return tuple(found)
+
+    def _adapt(
+        self,
+        snapshot: Snapshot,
+        about: record.TreeRecord,
+        folder: Scratch,
+        mounts: tuple[plan.Mount, ...],
+    ) -> tuple[str, ...]:
+        pin_folder = Path(self.spec.directory, "pins", about.pin_folder)
+        for pin in about.pins:
+            if pin.held == "copy":
+                pins.put_back(pin, snapshot.read_file(record.copy_name(pin)), pin_folder)
+        space = pins.Namespace(self.spec, mounts)
+        adaptation = pins.adapt(about.pins, space, pin_folder)
+        content = snapshot.read_file(_FILES)
+        devices = _device_changes(content, about.devices, self.spec.devices)
+        changed = images.change_regular_files(content, adaptation.changes | devices)
+        folder.write(_FILES, changed)
+        return adaptation.notes
+
+    def _pid_file(self) -> Path:
+        return Path(self.spec.directory, PID_FILE)
+
+    async def _restore(self, order: plan.LaunchOrder, folder: Scratch) -> Process:
+        status = await _run_criu(order, folder)
+        pid = proc.read_text(str(self._pid_file())).strip()
+        if status != 0 or not pid:
+            said = await asyncio.to_thread(
+                criu.read_log, Path(self.spec.directory, criu.RESTORE_LOG)
+            )
+            raise CannotThawError(criu.explain(said), remedy=START_FRESH)
+        return proc.identify(int(pid)) or Process(int(pid), 0)
+
+
+def _record(snapshot: Snapshot) -> record.TreeRecord:
+    try:
+        return record.from_extra(snapshot.extra)
+    except ValidationError as error:
+        raise SnapshotRefusedError(
+            "The snapshot does not say what is in it.", remedy=START_FRESH
+        ) from error
+
+
+def lay_out(snapshot: Snapshot, folder: Scratch) -> None:
+    """Write the images as CRIU expects them, except `files.img`. Raises what the snapshot does."""
+    names = [name for name in snapshot.file_names() if name.endswith(".img") and name != _FILES]
+    memories = [name for name in names if name.startswith("pagemap-")]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="lay-out") as pool:
+        written = pool.map(lambda name: folder.write(name, snapshot.read_file(name)), names)
+        # The pages are one after the other: each call reads in parallel by itself.
+        for name in memories:
+            _lay_out_pages(snapshot, folder, name)
+        for _ in written:
+            pass
+
+
+def _lay_out_pages(snapshot: Snapshot, folder: Scratch, name: str) -> None:
+    pagemap = images.read_pagemap(snapshot.read_file(name))
+    kind, id = images.parse_pagemap_name(name)
+    pages = folder.open(f"pages-{pagemap.pages_id}.img", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        os.ftruncate(pages, pagemap.file_bytes())
+        if runs := pagemap.runs():
+            snapshot.copy_pages(kind, id, runs, pages)
+    finally:
+        os.close(pages)
+
+
+def _device_changes(
+    files: bytes, before: Iterable[str], now: Iterable[str]
+) -> dict[int, images.Change]:
+    """Open device files of the old lease become those of the new one, in order."""
+    new = sorted(os.path.basename(path) for path in now)
+    renamed = {
+        plan.inner_device(old): plan.inner_device(name)
+        for old, name in zip(sorted(before), new, strict=False)
+    }
+    return {
+        file.id: images.Change(unchecked=True, name=renamed[file.name])
+        for file in images.regular_files(files)
+        if file.name in renamed
+    }
+
+
+async def _run_criu(order: plan.LaunchOrder, folder: Scratch) -> int:
+    """CRIU's exit status. Whatever it left half-built is ended when it does not succeed."""
+    launcher = await asyncio.create_subprocess_exec(
+        *programs.launcher("restore"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=programs.CLEAN_ENVIRONMENT,
+        pass_fds=(folder.descriptor,),
+        start_new_session=True,
+    )
+    status = -1
+    try:
+        async with asyncio.timeout(RESTORE_SECONDS):
+            await launcher.communicate(_json(order))
+        status = launcher.returncode if launcher.returncode is not None else -1
+        return status
+    finally:
+        if status != 0:
+            await asyncio.shield(_clean_up(launcher))
+
+
+async def _clean_up(launcher: asyncio.subprocess.Process) -> None:
+    """End CRIU and every tree root it has forked; their descendants end with them."""
+    begun = [found for pid in proc.children(launcher.pid) if (found := proc.identify(pid))]
+    with contextlib.suppress(ProcessLookupError):
+        launcher.kill()
+    await launcher.wait()
+    for process in begun:
+        programs.send_signal(process, signal.SIGKILL)
+        await programs.wait_until_ended(process, sandbox.END_SECONDS)
+
+
+def _json(order: plan.LaunchOrder) -> bytes:
+    values: dict[str, Any] = asdict(order)
+    return json.dumps(values, default=str).encode()
