@@ -75,8 +75,8 @@ async def suspend_through(scheduler: SchedulerPlugin, tell: Tell, *, wait_second
         *(_await_end(scheduler, one, deadline, tell) for one in sessions)
     )
     left = tuple(name(one) for one, gone in zip(sessions, results, strict=True) if not gone)
-    for label in left:
-        tell(f"{label} was not suspended in time; it goes on and is found again by `hubernate up`.")
+    if left:
+        tell(f"{', '.join(left)}: running on, and found again by `hubernate up`.")
     return Leave(sum(results), left)
 
 
@@ -88,7 +88,7 @@ async def _running(scheduler: SchedulerPlugin) -> list[Workload]:
 async def _await_end(
     scheduler: SchedulerPlugin, session: Workload, deadline: float, tell: Tell
 ) -> bool:
-    """Whether the session left its lease before the deadline, or why it did not."""
+    """Whether the session left its lease before the deadline; if not, says why."""
     begun = monotonic()
     while (left := deadline - monotonic()) > 0:
         session = await scheduler.wait(
@@ -96,10 +96,11 @@ async def _await_end(
         )
         if session.phase in _AWAY:
             tell(f"{name(session)}: {session.phase.value} after {monotonic() - begun:.1f} s")
-            return session.phase is Phase.SUSPENDED
+            return True
         if session.phase is Phase.RUNNING and session.desired is not Desired.SUSPENDED:
             tell(f"{name(session)} cannot be suspended: {session.last_error or 'no reason given'}")
             return False
+    tell(f"{name(session)} was not suspended in time ({session.phase.value})")
     return False
 
 

@@ -78,7 +78,8 @@ async def test_a_session_that_is_not_suspended_in_time_is_named_and_goes_on() ->
         leave = await suspend_through(scheduler, said.append, wait_seconds=0.3)
         assert leave.left_running == ("alice/default",)
         assert (await scheduler.get(workload)).phase is Phase.RUNNING
-    assert "goes on and is found again" in said[-1]
+    assert said[-2] == "alice/default was not suspended in time (running)"
+    assert said[-1] == "alice/default: running on, and found again by `hubernate up`."
 
 
 async def test_without_sessions_nothing_is_said() -> None:
