@@ -50,7 +50,7 @@ def _hub(c: Any, settings: LocalSettings, folder: StateFolder, secrets: SecretFi
     # a Hub that goes down takes no session with it
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.allow_named_servers = True
-    c.JupyterHub.named_server_limit_per_user = 5
+    c.JupyterHub.named_server_limit_per_user = 10
     # a start that waits in the queue counts as pending: leave room for many
     c.JupyterHub.concurrent_spawn_limit = CONCURRENT_STARTS
     c.JupyterHub.active_server_limit = 0

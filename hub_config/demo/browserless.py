@@ -256,7 +256,7 @@ async def log_in(url: str, name: str, password: str) -> Researcher:
     xsrf = http.cookies.get("_xsrf", path="/hub/") or http.cookies.get("_xsrf") or ""
     form = {"username": name, "password": password, "_xsrf": xsrf}
     answer = await http.post(f"{url}/hub/login?next=/hub/token", data=form)
-    if "/hub/token" not in str(answer.url):
+    if answer.url.path != "/hub/token":
         raise StoryError(f"log-in of {name} failed: {answer.status_code} at {answer.url}")
     xsrf = next((c.value or "" for c in http.cookies.jar if c.name == "_xsrf"), "")
     created = await http.post(

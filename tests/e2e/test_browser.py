@@ -123,7 +123,7 @@ async def test_open_compute_suspend_resume_in_a_browser(two_gpus: Stage, page: P
 
 
 async def test_more_gpus_than_exist_cannot_be_chosen(two_gpus: Stage, page: Page) -> None:
-    await log_in(page, two_gpus, "dave")
+    await log_in(page, two_gpus, "bob")
     await page.goto(f"{two_gpus.url}/hub/spawn")
     offered = await page.locator("input[name=profile]").evaluate_all(
         "inputs => inputs.filter(i => !i.disabled).map(i => i.value)"
