@@ -18,7 +18,9 @@ from hub_config.ports import Holder, taken
 from hub_config.problems import UpRefused
 from hub_config.secrets_store import SecretFiles
 from hub_config.settings import LocalSettings, Ports, read_settings, write_json, write_settings
+from hub_config.setup.machine import hidden_inside
 from hub_config.store_server import store_settings
+from snapshot.model import Bind
 from spawner.site import LocalSite, write_site
 
 
@@ -49,6 +51,12 @@ def prepare(folder: StateFolder, wishes: Wishes) -> Prepared:
         raise UpRefused(
             f"Sessions run under their users' accounts, and {blocked} is closed to them.",
             remedy="Choose a state folder outside home folders with HUBERNATE_STATE.",
+        )
+    if hidden := hidden_inside(folder.downloads):
+        raise UpRefused(
+            f"Sessions have a {hidden} of their own and could not see their programs in "
+            f"{folder.downloads}.",
+            remedy="Choose another folder with HUBERNATE_STATE, such as /srv/hubernate.",
         )
     settings, notes = decide(folder, wishes)
     refuse_taken_ports(folder, settings.ports)
@@ -174,9 +182,19 @@ def local_site(settings: LocalSettings, secret_files: SecretFiles) -> LocalSite:
         tools=folder.tools(),
         store=store_settings(settings, secret_files),
         reachable_ports=settings.ports.from_sandbox,
+        public_url=f"http://127.0.0.1:{settings.ports.public}/services/hubernate",
+        binds=checkout_binds(folder),
         freezable=settings.freezable,
         not_freezable_because=settings.not_freezable_because,
     )
+
+
+def checkout_binds(folder: StateFolder) -> tuple[Bind, ...]:
+    """A developer's editable install lies outside the environment: sessions see it read-only."""
+    checkout = Path(__file__).resolve().parents[1]
+    if checkout.is_relative_to(folder.venv):
+        return ()
+    return (Bind(str(checkout), str(checkout), read_only=True),)
 
 
 def existing_settings(folder: StateFolder) -> LocalSettings | None:

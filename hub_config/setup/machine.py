@@ -22,6 +22,9 @@ NEEDED_CAPABILITIES = {
     "CAP_MKNOD": 27,
 }
 TRIED_RELEASES = ("12", "13")
+HIDDEN_INSIDE = tuple(map(Path, ("/tmp", "/var/tmp", "/dev", "/proc", "/sys")))  # noqa: S108
+"""Folders of which a session has its own, so that nothing of the machine's can be shown there."""
+
 _NAMESPACES = 0x10000000 | 0x20000000 | 0x00020000 | 0x40000000 | 0x08000000
 
 
@@ -98,6 +101,11 @@ def missing_capabilities(status: str) -> tuple[str, ...]:
     return tuple(name for name, bit in NEEDED_CAPABILITIES.items() if not effective >> bit & 1)
 
 
+def hidden_inside(path: Path) -> Path | None:
+    """The folder above `path` that sessions have their own of, if there is one (pure)."""
+    return next((folder for folder in HIDDEN_INSIDE if path.is_relative_to(folder)), None)
+
+
 def _try_namespaces() -> str:
     """Really create the namespaces of a sandbox, in a child that ends at once; why not, or ""."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -120,7 +128,7 @@ def judge(facts: Facts, *, downloads_bytes: int, runs_sessions: bool) -> tuple[F
         _memory(facts),
     ]
     if runs_sessions:
-        findings += [_capabilities(facts), _freezable(facts)]
+        findings += [_place(facts), _capabilities(facts), _freezable(facts)]
     return tuple(findings)
 
 
@@ -176,6 +184,18 @@ def _root(facts: Facts, runs_sessions: bool) -> Finding:
         "Start it as root. Without root work: make check, and "
         "make test PYTEST_ARGS='-m \"not criu and not e2e\"', with HUBERNATE_STATE in a folder "
         "of yours.",
+    )
+
+
+def _place(facts: Facts) -> Finding:
+    hidden = hidden_inside(facts.state)
+    if hidden is None:
+        return Finding("folder", Level.OK, str(facts.state))
+    return Finding(
+        "folder",
+        Level.STOP,
+        f"sessions have a {hidden} of their own and could not see their programs in {facts.state}.",
+        "Choose another folder with HUBERNATE_STATE, such as /srv/hubernate.",
     )
 
 

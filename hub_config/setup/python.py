@@ -20,6 +20,9 @@ from hub_config.setup.stamps import Stamps, digest
 
 UV_VERSION = "0.13.9"
 OLDEST = (3, 11)
+SEEN_INSIDE = tuple(map(Path, ("/usr", "/opt", "/srv")))
+"""Folders of the machine that a session sees."""
+
 PACKAGES = ("hub_config", "spawner", "snapshot", "reclaimer", "scheduler_bridge")
 _ASK = (
     "import json, os, sys, sysconfig; print(json.dumps([list(sys.version_info[:3]), "
@@ -35,13 +38,15 @@ class Interpreter:
     version: tuple[int, int, int]
 
 
-def find_interpreter(candidates: Iterable[Path] | None = None) -> Interpreter:
-    """The first Python >= 3.11 that other accounts can execute and whose library they can read.
+def find_interpreter(
+    candidates: Iterable[Path] | None = None, *, seen_inside: tuple[Path, ...] = SEEN_INSIDE
+) -> Interpreter:
+    """The first Python >= 3.11 that other accounts can execute and that sessions see.
 
-    One below a home folder with mode 0700 (a pyenv of root, say) cannot serve sessions."""
+    One below a home folder (a pyenv of root, say) cannot serve sessions."""
     rejected = []
     for path in candidates if candidates is not None else _candidates():
-        found, reason = _examine(path)
+        found, reason = _examine(path, seen_inside)
         if found is not None:
             return found
         if reason:
@@ -62,7 +67,7 @@ def _candidates() -> Iterator[Path]:
                 yield path
 
 
-def _examine(path: Path) -> tuple[Interpreter | None, str]:
+def _examine(path: Path, seen_inside: tuple[Path, ...]) -> tuple[Interpreter | None, str]:
     try:
         answer = subprocess.run(
             [path, "-I", "-c", _ASK], capture_output=True, text=True, timeout=20, check=True
@@ -75,6 +80,9 @@ def _examine(path: Path) -> tuple[Interpreter | None, str]:
     for needed in (path, Path(real), Path(library)):
         if blocked := first_closed(needed):
             return None, f"{blocked} is closed to other accounts"
+    for needed in (Path(real), Path(library).resolve()):
+        if not any(needed.is_relative_to(folder) for folder in seen_inside):
+            return None, f"sessions do not see {needed.parent}"
     return Interpreter(path, (version[0], version[1], version[2])), ""
 
 

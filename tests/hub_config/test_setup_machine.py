@@ -57,6 +57,9 @@ def test_a_supported_machine_is_all_well() -> None:
         ({"disk_free_bytes": 2 * GIB}, "disk", Level.WARN),
         ({"disk_free_bytes": GIB // 2}, "disk", Level.STOP),
         ({"memory_bytes": 2 * GIB}, "memory", Level.WARN),
+        ({"state": Path("/tmp/x")}, "folder", Level.STOP),
+        ({"state": Path("/var/tmp/x")}, "folder", Level.STOP),
+        ({"state": Path("/tmporary")}, "folder", Level.OK),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, object], subject: str, level: Level) -> None:

@@ -48,13 +48,19 @@ def test_an_interpreter_closed_to_others_is_passed_over(open_folder: Path) -> No
     closed = fake_python(open_folder / "home", "3.12.1")
     (open_folder / "home").chmod(0o700)
     good = fake_python(open_folder / "usr", "3.11.2")
-    assert find_interpreter([closed, good]).path == good
+    assert find_interpreter([closed, good], seen_inside=(open_folder,)).path == good
 
 
 def test_an_interpreter_that_is_too_old_is_passed_over(open_folder: Path) -> None:
     old = fake_python(open_folder / "old", "3.9.2")
     good = fake_python(open_folder / "new", "3.13.5")
-    assert find_interpreter([old, good]).version == (3, 13, 5)
+    assert find_interpreter([old, good], seen_inside=(open_folder,)).version == (3, 13, 5)
+
+
+def test_an_interpreter_that_sessions_do_not_see_is_passed_over(open_folder: Path) -> None:
+    elsewhere = fake_python(open_folder / "home", "3.12.1")
+    good = fake_python(open_folder / "usr", "3.11.2")
+    assert find_interpreter([elsewhere, good], seen_inside=(open_folder / "usr",)).path == good
 
 
 def test_where_no_interpreter_serves_each_is_named_with_its_reason(open_folder: Path) -> None:
@@ -62,7 +68,7 @@ def test_where_no_interpreter_serves_each_is_named_with_its_reason(open_folder: 
     (open_folder / "private").chmod(0o700)
     old = fake_python(open_folder / "older", "3.9.2")
     with pytest.raises(SetupFailed, match=r"private is closed to other accounts.*is 3\.9\.2"):
-        find_interpreter([closed, old])
+        find_interpreter([closed, old], seen_inside=(open_folder,))
 
 
 def test_this_machine_has_an_interpreter_that_sessions_can_run() -> None:
