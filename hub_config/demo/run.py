@@ -42,7 +42,8 @@ async def _both(root: Path, downloads: Path, proxy: list[str]) -> None:
     await _ours(root / "state", downloads, report)
     print("\nThe same with JupyterHub and jupyterhub-idle-culler:")
     started = monotonic()
-    report.add("culled, then opened again", monotonic() - started, await _plain(root / "p", proxy))
+    lost = await _plain(root / "p", proxy)
+    report.add("culled, then opened again", monotonic() - started, lost)
 
 
 def run_demo(state: StateFolder, proxy_command: list[str]) -> int:
