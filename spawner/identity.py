@@ -160,6 +160,7 @@ class IdentityBook:
 
     def _make_home(self, name: str, uid: int) -> Path:
         """A folder 0700 that belongs to the user. Only root can write where it lies."""
+        self._homes.mkdir(mode=0o711, parents=True, exist_ok=True)
         home = self._homes / name
         try:
             home.mkdir(mode=0o700)

@@ -22,10 +22,13 @@ READY_POLL_SLOWEST = 0.5
 async def start(context: Context) -> None:
     """Start a new sandbox and join it to the network. Raises `MachineError`, nothing left."""
     _describe(context, 0)
+    if not context.order.serve:
+        inside.make_gate(context.sandbox)
     try:
         context.process = await context.machine.start(context.sandbox)
         context.board.update(sandbox=context.process)
         await context.connect()
+        await _let_begin(context)
     except MachineError:
         await remove(context)
         raise
@@ -62,7 +65,14 @@ async def adopt(context: Context, earlier: Status | None) -> bool:
     context.machine.go_on(process)
     await context.machine.mend(process, context.sandbox)
     await context.connect()
+    await _let_begin(context)
     return True
+
+
+async def _let_begin(context: Context) -> None:
+    """A job's command begins with its network; a server takes longer to come up anyway."""
+    if not context.order.serve:
+        await inside.open_gate(context.sandbox)
 
 
 async def until_ready(context: Context, within: float) -> bool:

@@ -37,7 +37,7 @@ def sandbox_spec(order: SupervisorOrder, host_port: int) -> SandboxSpec:
         directory=Path(order.directory),
         identity=order.identity,
         inner_root=order.inner_root,
-        argv=order.argv,
+        argv=order.argv if order.serve else inside.gated(order.argv),
         environment=order.environment,
         folder=order.folder,
         binds=order.binds,

@@ -7,11 +7,27 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from snapshot import network, proc, programs, sandbox
-from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed, Tools
+from snapshot import network, proc, proctree, programs, sandbox
+from snapshot.dump import DumpError, mend
+from snapshot.errors import SnapshotError
+from snapshot.model import (
+    Blocker,
+    Process,
+    SandboxSpec,
+    SnapshotKey,
+    Stored,
+    StoreSettings,
+    Thawed,
+    Tools,
+)
 from spawner.supervisor.machine import NotFreezableError, NotResumedError, NotStartedError
 from spawner.supervisor.order import SupervisorOrder
+
+if TYPE_CHECKING:
+    from snapshot.freezer import LocalFreezer
+    from snapshot.repository import Repository
 
 _log = logging.getLogger(__name__)
 
@@ -104,26 +120,82 @@ class LocalHost:
 
 
 class LocalMachine(LocalHost):
-    """The whole `Machine`: sandbox, network, and the freezer with its repository."""
+    """The whole `Machine`: sandbox, network, and the freezer with its repository.
+
+    The repository is opened when it is first needed: a store that is down must not keep a session
+    from starting.
+    """
 
     def __init__(self, order: SupervisorOrder) -> None:
         super().__init__(order.tools)
         self._order = order
+        self._opened: Repository | None = None
+
+    async def _repository(self) -> Repository:
+        if self._opened is None:
+            self._opened = await asyncio.to_thread(_open, self._order.store)
+        return self._opened
+
+    async def _freezer(self) -> LocalFreezer:
+        from snapshot.freezer import LocalFreezer
+
+        return LocalFreezer(self._order.tools, await self._repository())
 
     async def inspect(self, process: Process) -> tuple[Blocker, ...]:
-        return ()
+        return await asyncio.to_thread(proctree.inspect, process)
 
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
-        raise NotFreezableError("This version cannot suspend yet.")
+        try:
+            freezer = await self._freezer()
+            return await freezer.freeze(
+                spec,
+                process,
+                key,
+                {**self._order.facts, "workload": self._order.workload_id},
+                disconnect=lambda: self.disconnect(spec),
+                on_step=_log_step,
+            )
+        except (SnapshotError, OSError) as error:
+            message, remedy = _why(error)
+            raise NotFreezableError(message, remedy=remedy) from error
 
     async def mend(self, process: Process, spec: SandboxSpec) -> None:
-        return
+        try:
+            await mend(self._order.tools, spec, process, sandbox.recorded_mounts(spec))
+        except (SnapshotError, DumpError, sandbox.SandboxError, OSError, TimeoutError) as error:
+            _log.error("what a broken suspend may have left was not mended: %s", error)
 
     async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
-        raise NotResumedError("This version cannot resume yet.")
+        try:
+            freezer = await self._freezer()
+            return await freezer.thaw(spec, manifest, on_step=_log_step)
+        except (SnapshotError, OSError) as error:
+            message, remedy = _why(error)
+            raise NotResumedError(message, remedy=remedy) from error
 
     async def find(self, key: SnapshotKey) -> Stored | None:
-        return None
+        repository = await self._repository()
+        stored = await asyncio.to_thread(repository.list, key.owner, key.session)
+        return next((each for each in stored if each.key == key), None)
+
+
+def _open(settings: StoreSettings) -> Repository:
+    """Imported here because the stores' libraries take a third of a second, which a start would
+    wait for in vain."""
+    from snapshot.repository import open_repository
+
+    return open_repository(settings)
+
+
+def _log_step(name: str, seconds: float) -> None:
+    _log.info("%s took %.3f s", name, seconds)
+
+
+def _why(error: Exception) -> tuple[str, str]:
+    """Message and remedy of an error of the engine; of others only the message."""
+    if isinstance(error, SnapshotError):
+        return error.message, error.remedy
+    return str(error), ""
 
 
 def _cpu_of(process: Process) -> float:

@@ -1,0 +1,94 @@
+"""Speaking to a Jupyter Server as a browser does: REST and kernel sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from typing import Any
+
+import httpx
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import websocket_connect
+
+TOKEN = "a-token-for-tests-only"
+
+
+class Server:
+    """A server on a loopback port."""
+
+    def __init__(self, port: int, *, base: str = "/") -> None:
+        self.url = f"http://127.0.0.1:{port}{base}"
+        self._headers = {"Authorization": f"token {TOKEN}"}
+
+    async def call(self, method: str, path: str, **options: Any) -> Any:
+        """A REST call's JSON."""
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            url = self.url + path
+            answer = await client.request(method, url, headers=self._headers, **options)
+            answer.raise_for_status()
+            return answer.json() if answer.content else None
+
+    async def start_kernel(self) -> str:
+        """A new kernel's id."""
+        return str((await self.call("POST", "api/kernels", json={}))["id"])
+
+    async def execute(self, kernel: str, code: str, *, wait: bool = True) -> str:
+        """What the code prints. With `wait=False` returns as soon as the kernel is busy with it."""
+        socket = await websocket_connect(self._socket_request(kernel))
+        try:
+            request = _request(code)
+            await socket.write_message(json.dumps(request))
+            async with asyncio.timeout(60):
+                return await _follow(socket, request["header"]["msg_id"], wait)
+        finally:
+            socket.close()
+
+    def _socket_request(self, kernel: str) -> HTTPRequest:
+        url = f"{self.url}api/kernels/{kernel}/channels".replace("http", "ws", 1)
+        return HTTPRequest(url, headers=self._headers, connect_timeout=20, request_timeout=20)
+
+
+async def _follow(socket: Any, asked: str, wait: bool) -> str:
+    printed = ""
+    while True:
+        raw = await socket.read_message()
+        assert raw is not None, "the kernel's socket was closed"
+        message = json.loads(raw)
+        if message["parent_header"].get("msg_id") != asked:
+            continue
+        content = message["content"]
+        if message["msg_type"] == "stream":
+            printed += content["text"]
+        elif message["msg_type"] == "error":
+            raise AssertionError("\n".join(content["traceback"]))
+        elif (message["msg_type"] == "execute_input" and not wait) or (
+            message["msg_type"] == "status" and content["execution_state"] == "idle"
+        ):
+            return printed
+
+
+def _request(code: str) -> dict[str, Any]:
+    header = {
+        "msg_id": uuid.uuid4().hex,
+        "msg_type": "execute_request",
+        "username": "test",
+        "session": uuid.uuid4().hex,
+        "version": "5.3",
+    }
+    content = {
+        "code": code,
+        "silent": False,
+        "store_history": True,
+        "user_expressions": {},
+        "allow_stdin": False,
+        "stop_on_error": True,
+    }
+    return {
+        "header": header,
+        "parent_header": {},
+        "metadata": {},
+        "content": content,
+        "channel": "shell",
+        "buffers": [],
+    }

@@ -1,0 +1,235 @@
+"""A Jupyter session under its supervisor: frozen by CRIU, stored, brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_bridge.engine.scheduler import Scheduler
+from scheduler_bridge.model.phases import Desired, Phase
+from scheduler_bridge.model.workload import Workload
+from snapshot import proc
+from snapshot.model import Process
+from spawner.launch_job import book_of
+from spawner.local_order import Placed, session_order, start_supervisor, workload_directory
+from spawner.site import LocalSite
+from spawner.supervisor import client
+from spawner.supervisor.status import Outcome, Status, read_status
+from tests.builders.jupyter import TOKEN, Server
+from tests.builders.scheduler import served, session
+from tests.builders.site import local_site, needs_sandbox
+from tests.builders.supervisor import until
+
+pytestmark = [needs_sandbox, pytest.mark.criu, pytest.mark.timeout(180)]
+
+
+class Bench:
+    """One session of alice on a site of its own, with a scheduler over HTTP."""
+
+    def __init__(self, site: LocalSite, scheduler: Scheduler) -> None:
+        self.site = site
+        self.scheduler = scheduler
+        self.id = ""
+        self.supervisor: Process | None = None
+
+    async def submit(self) -> None:
+        """Ask for a place."""
+        self.id = self.scheduler.submit(session(gpus=0), key="s", actor="test").id
+        await self.reaches(Phase.STARTING)
+
+    @property
+    def directory(self) -> Path:
+        return workload_directory(self.site, self.id)
+
+    @property
+    def status(self) -> Status:
+        """What the supervisor wrote last."""
+        return read_status(self.directory) or Status(self.id, "")
+
+    @property
+    def workload(self) -> Workload:
+        """As the scheduler sees it."""
+        return self.scheduler.get(self.id)
+
+    @property
+    def server(self) -> Server:
+        """The session's server, as reached from outside."""
+        return Server(self.status.host_port)
+
+    async def launch(self, mode: str = "start") -> None:
+        """Start a supervisor as the spawner does."""
+        grant = self.scheduler.take(self.id, actor="test")
+        book, workload = book_of(self.site), self.workload
+        order = session_order(
+            self.site,
+            Placed(workload.spec, grant.lease, grant.credential),
+            book.account(workload.spec.user),
+            inner_root=book.inner_root(self.id),
+            argv=(
+                f"{self.site.environment_directory}/bin/python",
+                *("-m", "jupyter_server", "--ServerApp.ip=0.0.0.0", "--ServerApp.port=8888"),
+                *("--KernelManager.transport=ipc", f"--IdentityProvider.token={TOKEN}"),
+                "--ServerApp.jpserver_extensions={'spawner.extension': True}",
+            ),
+            environment={"UV_USE_IO_URING": "0"},
+            mode=mode,
+            snapshot=workload.snapshot.key if mode == "resume" and workload.snapshot else "",
+        )
+        self.supervisor = await asyncio.to_thread(start_supervisor, order, python=self.site.python)
+
+    async def is_up(self) -> None:
+        """Wait until this supervisor says that the session runs."""
+        await until(lambda: self.status.supervisor == self.supervisor, 60)
+        await self.comes_to(lambda: self.status.phase == Phase.RUNNING)
+
+    async def is_suspended(self) -> None:
+        """Wait for the end of the supervisor, in a commit."""
+        await self.comes_to(lambda: self.status.outcome)
+        assert self.status.outcome is Outcome.SUSPENDED, self.log
+
+    async def comes_to(self, condition: Any) -> Any:
+        """Wait for a condition, showing the log if it does not come."""
+        try:
+            return await until(condition, 90)
+        except TimeoutError:
+            pytest.fail(self.log)
+
+    async def reaches(self, phase: Phase) -> None:
+        await until(lambda: self.workload.phase is phase, 60)
+
+    def want(self, desired: Desired) -> None:
+        self.scheduler.desire(self.id, desired, actor="test", reason="a test")
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "supervisor.log").read_text()
+
+    def close(self) -> None:
+        """End what a failed test left behind."""
+        for process in (self.status.sandbox, self.status.supervisor):
+            if process is not None and not proc.has_ended(process):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with served(gpus=1) as (scheduler, url):
+        with local_site(url) as site:
+            made = Bench(site, scheduler)
+            await made.submit()
+            try:
+                yield made
+            finally:
+                made.close()
+
+
+async def test_the_same_kernel_is_there_after_a_suspend(bench: Bench) -> None:
+    await bench.launch()
+    await bench.is_up()
+    kernel = await bench.server.start_kernel()
+    await bench.server.execute(kernel, "x = list(range(100_000))")
+    await until(lambda: bench.workload.signals.get("kernels"), 30)
+
+    bench.want(Desired.SUSPENDED)
+    await bench.is_suspended()
+    await bench.reaches(Phase.SUSPENDED)
+    sandbox = bench.status.sandbox
+    assert sandbox is not None and proc.has_ended(sandbox)
+
+    bench.want(Desired.RUNNING)
+    await bench.reaches(Phase.RESUMING)
+    await bench.launch("resume")
+    await bench.is_up()
+    assert [k["id"] for k in await bench.server.call("GET", "api/kernels")] == [kernel]
+    assert (await bench.server.execute(kernel, "print(sum(x))")).strip() == "4999950000"
+    told = await bench.server.call("GET", "hubernate/status")
+    assert told["epoch"] == bench.workload.epoch
+    # What is said from inside is about the time after the resume.
+    fresh = await until(lambda: bench.workload.signals.get("kernels"), 30)
+    assert fresh[0]["since"] >= told["resumed_at"] - 1
+    assert bench.workload.signals["connections"] == 0
+
+    bench.want(Desired.STOPPED)
+    await bench.comes_to(lambda: bench.status.outcome is Outcome.STOPPED)
+
+
+async def test_suspend_by_sigterm_with_nobody_to_tell(bench: Bench) -> None:
+    """The scheduler's port leads nowhere from the start."""
+    bench.site = _without_scheduler(bench.site)
+    await bench.launch()
+    await bench.is_up()
+    assert bench.supervisor is not None
+    os.kill(bench.supervisor.pid, signal.SIGTERM)
+    await bench.is_suspended()
+    assert bench.status.snapshot
+    assert bench.status.facts["scheduler_told"] is False
+
+
+def _without_scheduler(site: LocalSite) -> LocalSite:
+    from dataclasses import replace
+
+    return replace(site, scheduler_url="http://127.0.0.1:9")
+
+
+async def test_a_killed_supervisor_is_replaced(bench: Bench) -> None:
+    await bench.launch()
+    await bench.is_up()
+    kernel = await bench.server.start_kernel()
+    await bench.server.execute(kernel, "x = 5")
+    assert bench.supervisor is not None
+    os.kill(bench.supervisor.pid, signal.SIGKILL)
+    await until(lambda: bench.supervisor and proc.has_ended(bench.supervisor))
+
+    await bench.launch("adopt")
+    await bench.is_up()
+    assert (await bench.server.execute(kernel, "print(x)")).strip() == "5"
+    await client.ask(bench.directory, "suspend")
+    await bench.is_suspended()
+
+
+async def test_a_supervisor_killed_while_it_suspends_loses_nothing(bench: Bench) -> None:
+    """Killed as soon as CRIU writes its log: before the commit."""
+    await bench.launch()
+    await bench.is_up()
+    kernel = await bench.server.start_kernel()
+    await bench.server.execute(kernel, "x = bytearray(300_000_000)")
+    await client.ask(bench.directory, "suspend")
+    await bench.comes_to(lambda: (bench.directory / "dump.log").exists())
+    assert bench.supervisor is not None
+    os.kill(bench.supervisor.pid, signal.SIGKILL)
+    await until(lambda: bench.supervisor and proc.has_ended(bench.supervisor))
+    assert bench.status.outcome is None
+
+    await bench.launch("adopt")
+    await bench.is_up()
+    assert (await bench.server.execute(kernel, "print(len(x))")).strip() == "300000000"
+    await client.ask(bench.directory, "suspend")
+    await bench.is_suspended()
+
+
+async def test_a_tampered_snapshot_is_refused_and_kept(bench: Bench) -> None:
+    await bench.launch()
+    await bench.is_up()
+    bench.want(Desired.SUSPENDED)
+    await bench.is_suspended()
+    await bench.reaches(Phase.SUSPENDED)
+    manifest = Path(bench.site.store.location) / bench.status.snapshot
+    content = bytearray(manifest.read_bytes())
+    content[len(content) // 2] ^= 1
+    manifest.write_bytes(content)
+
+    bench.want(Desired.RUNNING)
+    await bench.reaches(Phase.RESUMING)
+    await bench.launch("resume")
+    await bench.comes_to(lambda: bench.status.outcome is Outcome.FAILED)
+    await bench.reaches(Phase.SUSPENDED)
+    assert "fresh" in bench.status.remedy
+    assert manifest.exists()
+    assert json.loads((bench.directory / "status.json").read_text())["outcome"] == "failed"
