@@ -98,9 +98,10 @@ async def _wait_readable(process: Process, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await ended.wait()
-        loop.remove_reader(descriptor)
         return proc.has_ended(process)
     finally:
+        # Also when cancelled: the loop would otherwise miss events of the number's next owner.
+        loop.remove_reader(descriptor)
         os.close(descriptor)
 
 
