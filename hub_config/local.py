@@ -6,6 +6,7 @@ An operator may add lines after that call; they win.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,31 @@ from hub_config.roles import (
 )
 from hub_config.secrets_store import SecretFiles
 from hub_config.settings import HOST, SERVICE_NAME, LocalSettings
+from hub_config.welcome import place_welcome
+from spawner.identity import IdentityBook, NameRefusedError
 from spawner.pages import HANDLERS
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 HUB_AT_SCHEDULER: Final = "hub"
 SCHEDULER_AT_HUB: Final = "scheduler"
 CONCURRENT_STARTS: Final = 200
+
+
+def welcome_hook(folder: StateFolder, demo_users: frozenset[str]) -> Callable[[Any], None]:
+    """For `pre_spawn_hook`: a demo user's new home gets the notebook that shows what happens."""
+    book = IdentityBook(folder.users_file, homes=folder.homes)
+
+    def place(spawner: Any) -> None:
+        if spawner.user.name not in demo_users:
+            return
+        try:
+            account = book.account(spawner.user.name)
+            if account.is_managed:
+                place_welcome(Path(account.host_home), account.identity.uid, account.identity.gid)
+        except (OSError, NameRefusedError) as problem:
+            spawner.log.warning("no welcome notebook for %s: %s", spawner.user.name, problem)
+
+    return place
 
 
 def configure(c: Any, settings: LocalSettings) -> None:
@@ -99,5 +119,6 @@ def _spawner(c: Any, settings: LocalSettings, folder: StateFolder, secrets: Secr
     c.LocalSpawner.profiles = list(
         load_profiles(folder.config / PROFILES_FILE, largest_machine=settings.virtual_gpus or None)
     )
+    c.LocalSpawner.pre_spawn_hook = welcome_hook(folder, frozenset(settings.users))
     c.LocalSpawner.server_token_scopes = list(SERVER_TOKEN_SCOPES)
     c.LocalSpawner.hub_connect_url = f"http://{HOST}:{settings.ports.hub_api}"

@@ -64,8 +64,8 @@ async def test_resume_on_another_gpu_reaches_only_that_one(
         assert await fresh.run(DEVICES) == "[1]"
         assert await fresh.run("print(os.environ['CUDA_VISIBLE_DEVICES'])") == hint
     async with alice.terminal(terminal) as shell:
-        await shell.type("cat /dev/vgpu0; ls /dev | grep vgpu; echo end-of-it\n")
-        text = await shell.until(r"end-of-it\r?\n")
+        await shell.type("cat /dev/vgpu0; ls /dev | grep vgpu; echo end-of-$((1+1))\n")
+        text = await shell.until(r"end-of-2")
     assert "vgpu1" in text
     assert "No such file" in text
     await two_gpus.hubernate("cancel", job["id"])
