@@ -112,7 +112,7 @@ class SessionHost(Protocol):
         ...
 
     async def wait_end(self, workload_id: str) -> None:
-        """Return once the supervisor's process has ended (at once if there is none)."""
+        """Return once the supervisor has told its outcome or ended (at once if there is none)."""
         ...
 
     def remembered_token(self, workload_id: str) -> str:

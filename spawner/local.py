@@ -58,6 +58,8 @@ def observe_folder(directory: Path, launched: Process | None = None) -> Seen:
         return Seen(None, not proc.has_ended(launched), _lives(sandbox))
     if status is None:
         return Seen()
+    if status.outcome is not None:
+        return Seen(status)  # written after the sandbox was empty; the writer is just leaving
     return Seen(status, _lives(status.supervisor), _lives(status.sandbox))
 
 
@@ -124,8 +126,29 @@ class LocalHost:
         process = self._launched.get(workload_id)
         if process is None and seen.status is not None:
             process = seen.status.supervisor
-        if process is not None:
-            await wait_for_end(process)
+        if process is None:
+            return
+        tasks = {
+            asyncio.create_task(wait_for_end(process)),
+            asyncio.create_task(self._wait_outcome(workload_id, process)),
+        }
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _wait_outcome(self, workload_id: str, process: Process) -> None:
+        """Return with the outcome, which comes a moment before the process's end. Where the
+        supervisor's socket does not answer, only its end counts."""
+        try:
+            async for status in client.watch(self._directory(workload_id)):
+                if status.outcome is not None:
+                    return
+        except (client.NotAnsweringError, client.RefusedError):
+            pass
+        await wait_for_end(process)
 
     def remembered_token(self, workload_id: str) -> str:
         environment = read_json(self._directory(workload_id) / ORDER_FILE).get("environment")

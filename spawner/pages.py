@@ -28,6 +28,7 @@ ACTIONS = ("suspend", "resume", "open", "cancel", "fresh", "discard", "stop")
 SCOPES = {"resume": "start:servers", "open": "start:servers"}
 FIRST_LOOK_SECONDS = 1.0
 CANCEL_SECONDS = 2.0
+SETTLE_SECONDS = 20.0
 OPENING = frozenset({Phase.QUEUED, Phase.STARTING, Phase.RESUMING})
 
 
@@ -59,8 +60,9 @@ class SessionsHandler(APIHandler):  # type: ignore[misc]
         plugin = self.spawner_of("").plugin
         now = time.time()
         try:
-            fleet = await plugin.fleet()
-            workloads = await plugin.list(kind=Kind.SESSION, user=self.current_user.name)
+            fleet, workloads = await asyncio.gather(
+                plugin.fleet(), plugin.list(kind=Kind.SESSION, user=self.current_user.name)
+            )
         except SchedulerError as problem:
             self.log.warning("the scheduler did not tell about sessions: %s", problem)
             self.finish(json.dumps(page([], None, now=now, is_scheduler_up=False)))
@@ -184,9 +186,22 @@ class SessionActionHandler(SessionsHandler):
         )
         return {"done": "fresh", "url": choice}
 
+    async def _settle(self, spawner: GpuSessionMixin) -> None:
+        """Let the Hub take note of an end that it has not heard of yet, or is still busy with:
+        nobody should have to press Resume twice."""
+        hub_side = cast(Any, spawner)
+        deadline = asyncio.get_running_loop().time() + SETTLE_SECONDS
+        while hub_side.active and hub_side.pending != "spawn":
+            if hub_side.ready and await hub_side.poll_and_notify() is None:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise HostError("The server is still being stopped.", remedy="Try again shortly.")
+            await asyncio.sleep(0.1)
+
     async def _open(self, spawner: GpuSessionMixin) -> dict[str, Any]:
         """Start the server with what it had last; answers with the page that shows progress."""
         user, server = self.current_user, spawner.name
+        await self._settle(spawner)
         if not cast(Any, spawner).active:
             fresh = user.get_or_create_spawner(
                 server, spawner_display(spawner), replace_failed=True

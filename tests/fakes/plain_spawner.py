@@ -48,6 +48,7 @@ c.JupyterHub.extra_handlers = HANDLERS
 c.JupyterHub.template_paths = [str(TEMPLATES)]
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.cleanup_servers = False
+c.JupyterHub.activity_resolution = 0
 folder = Path({folder!r})
 folder.mkdir(exist_ok=True)
 (folder / "secret").write_text("s" * 64)
