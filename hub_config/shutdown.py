@@ -64,7 +64,10 @@ async def suspend_all(
 
 async def suspend_through(scheduler: SchedulerPlugin, tell: Tell, *, wait_seconds: float) -> Leave:
     """Ask the scheduler to suspend all sessions that run, and wait until none holds a lease."""
-    sessions = await _running(scheduler)
+    live = [work for work in await scheduler.list() if work.phase in HOLDS_LEASE]
+    sessions = [work for work in live if work.spec.kind is Kind.SESSION]
+    if jobs := len(live) - len(sessions):
+        tell(f"{jobs} job(s) go on and are found again by `hubernate up`.")
     if not sessions:
         return Leave()
     tell(f"Suspending {len(sessions)} session(s); another Ctrl-C leaves the rest running.")
@@ -78,11 +81,6 @@ async def suspend_through(scheduler: SchedulerPlugin, tell: Tell, *, wait_second
     if left:
         tell(f"{', '.join(left)}: running on, and found again by `hubernate up`.")
     return Leave(sum(results), left)
-
-
-async def _running(scheduler: SchedulerPlugin) -> list[Workload]:
-    listed = await scheduler.list(kind=Kind.SESSION)
-    return [session for session in listed if session.phase in HOLDS_LEASE]
 
 
 async def _await_end(

@@ -89,6 +89,16 @@ async def test_without_sessions_nothing_is_said() -> None:
     assert said == []
 
 
+async def test_jobs_are_left_running_and_mentioned() -> None:
+    said: list[str] = []
+    async with scheduler_with() as scheduler:
+        spec = WorkloadSpec(Kind.JOB, name="train", user="bob", gpus=1, command=("train",))
+        job = await scheduler.submit(spec, key="job:1")
+        assert await suspend_through(scheduler, said.append, wait_seconds=5) == Leave()
+        assert (await scheduler.get(job.id)).desired is Desired.RUNNING
+    assert said == ["1 job(s) go on and are found again by `hubernate up`."]
+
+
 async def test_with_the_scheduler_gone_supervisors_are_told_directly(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path, tmp_path)
     state.create(folder)
