@@ -55,6 +55,9 @@ class ProcessHost:
         self.launches.append(launch)
         directory = self._dir(launch.workload.id)
         directory.mkdir(parents=True, exist_ok=True)
+        before = self._processes.get(launch.workload.id)
+        if before is not None:
+            await asyncio.to_thread(before.wait, 5)
         for name in ("suspend", "stop"):
             (directory / name).unlink(missing_ok=True)
         order = {"environment": launch.environment, "mode": launch.mode}
