@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import json
 import logging
 import os
@@ -19,7 +20,6 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Bool, Dict, Float, Integer, List, Unicode, validate
 from traitlets.config import Application, catch_config_error
-from traitlets.config.loader import ConfigFileNotFound
 
 from scheduler_bridge.agent.inventory import (
     MAX_VIRTUAL_GPUS,
@@ -53,6 +53,7 @@ class SchedulerService(Application):
 
     name = "scheduler_bridge"
     description = "The scheduler of Hubernate: who runs where, and who waits."
+    raise_config_file_errors = True
 
     config_file = Unicode("", help="A traitlets configuration file (.py or .json).").tag(
         config=True
@@ -136,16 +137,30 @@ class SchedulerService(Application):
 
     @catch_config_error
     def initialize(self, argv: list[str] | None = None) -> None:
-        """Flags win over the file."""
+        """Flags win over the file. Raises `SystemExit` for a file that cannot be used as it is:
+        a scheduler with half of its configuration must not start."""
         self.parse_command_line(argv)
         if self.config_file:
-            path = Path(self.config_file).resolve()
-            try:
-                self.load_config_file(path.name, path=str(path.parent))
-            except ConfigFileNotFound as error:
-                raise SystemExit(f"There is no configuration file {path}.") from error
+            self._load(Path(self.config_file).resolve())
             self.parse_command_line(argv)
+        self._refuse_unknown()
         configure_logging(as_json=self.json_logs, level=cast("int | str", self.log_level))
+
+    def _load(self, path: Path) -> None:
+        if not path.is_file():
+            raise SystemExit(f"There is no configuration file {path}.")
+        try:
+            self.load_config_file(path.name, path=str(path.parent))
+        except (ValueError, SyntaxError, NameError) as error:
+            raise SystemExit(f"The configuration {path} cannot be read: {error}") from error
+
+    def _refuse_unknown(self) -> None:
+        known = self.traits(config=True)
+        for name in self.config.get(type(self).__name__, {}):
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                raise SystemExit(f"SchedulerService.{name} is not a setting.{hint}")
 
     def start(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises `SystemExit` with a sentence if it cannot."""
@@ -153,7 +168,7 @@ class SchedulerService(Application):
         try:
             with self._state() as (books, tokens):
                 asyncio.run(self._serve(books, tokens))
-        except (StoreError, BadTokenFile, SQLAlchemyError) as error:
+        except (StoreError, BadTokenFile, SQLAlchemyError, OSError) as error:
             raise SystemExit(str(error)) from error
 
     @contextlib.contextmanager
@@ -177,7 +192,7 @@ class SchedulerService(Application):
             path = database.database + ".lock"
         if not path:
             return None
-        Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Path(path).parent.mkdir(exist_ok=True, mode=0o700)
         return WriterLock(Path(path))
 
     def _node(self) -> Node:

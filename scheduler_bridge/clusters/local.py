@@ -137,6 +137,7 @@ async def _run(argv: Sequence[str]) -> Handle:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            umask=0o022,  # ours is stricter; what a supervisor makes, its user has to read
         )
     except OSError as error:
         raise LaunchFailed(f"{argv[0]} cannot be started: {error}", permanent=False) from error
