@@ -12,6 +12,7 @@ from snapshot.model import Tools
 
 DEFAULT_STATE = Path("/var/lib/hubernate")
 LAYOUT_VERSION = 1
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,10 @@ class StateFolder:
         def program(name: str, path: str) -> tuple[str, ...]:
             return (chosen[name],) if name in chosen else (*loader, str(prefix / path))
 
+        # CRIU calls `ip` by name, which a small machine lacks; ours stands last on its PATH.
+        search = f"PATH={SYSTEM_PATH}:{prefix / 'bin'}"
         return Tools(
-            criu=program("criu", "usr/sbin/criu"),
+            criu=("/usr/bin/env", search, *program("criu", "usr/sbin/criu")),
             pasta=program("pasta", "usr/bin/pasta"),
             init=(str(prefix / "bin/tini"),),
             socket_statistics=program("ss", "usr/bin/ss"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from hub_config.children import Probe, Program
+from hub_config.paths import SYSTEM_PATH
 from hub_config.secrets_store import SecretFiles
 from hub_config.settings import HOST, SERVICE_NAME, LocalSettings, write_json
 from hub_config.store_server import store_program
@@ -36,7 +37,7 @@ def base_environment(settings: LocalSettings, outer: Mapping[str, str]) -> dict[
     folder = settings.folder()
     node = folder.node()
     path = [str(folder.venv / "bin"), *([str(node.parent)] if node else [])]
-    path += ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    path.append(SYSTEM_PATH)
     return {name: outer[name] for name in _PASSED_ON if name in outer} | {
         "PATH": ":".join(path),
         "HOME": str(folder.hub),

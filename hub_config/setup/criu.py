@@ -18,8 +18,15 @@ from hub_config.setup.progress import Progress
 from hub_config.setup.stamps import Stamps, digest
 
 OLDEST = (4, 2)
-RECIPE = "1"
+RECIPE = "2"
 """Grows when the way the prefix is made changes, so that existing ones are made again."""
+
+_IP = """#!/bin/sh
+# iproute2 of this prefix with the libraries of this prefix, for CRIU, which calls it by name.
+prefix=$(dirname "$(dirname "$0")")
+libraries=$prefix/usr/lib/x86_64-linux-gnu
+exec "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$prefix/usr/bin/ip" "$@"
+"""
 
 COMPANIONS = ("passt", "iproute2", "tini-static")
 _DROPPED = ("usr/share/man", "usr/share/locale", "usr/share/bash-completion", "var")
@@ -78,6 +85,8 @@ def _finish(root: Path, system: Path | None) -> None:
         raise SetupFailed("The package tini-static holds no program of that name any more.")
     (root / "bin").mkdir(exist_ok=True)
     shutil.copy2(init, root / "bin/tini")
+    (root / "bin/ip").write_text(_IP)
+    (root / "bin/ip").chmod(0o755)
     if system is not None:
         (root / "system.json").write_text(json.dumps({"criu": str(system)}) + "\n")
 
