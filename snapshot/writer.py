@@ -56,9 +56,9 @@ class _Crew:
         self._slots.acquire()
         try:
             future = self._pool.submit(self._guarded, work)
-        except BaseException:
+        except RuntimeError as error:  # the pool was stopped
             self._slots.release()
-            raise
+            raise self.failure or _given_up() from error
         with self._lock:
             self._futures.add(future)
         future.add_done_callback(self._done)
@@ -72,9 +72,9 @@ class _Crew:
                 return
             future.exception()
 
-    def stop(self) -> None:
-        """Drop what is queued and wait for what is running."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def stop(self, *, wait: bool) -> None:
+        """Take no more work and drop what is queued; with `wait`, until what runs is done."""
+        self._pool.shutdown(wait=wait, cancel_futures=True)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         if self.failure is not None:
@@ -119,7 +119,9 @@ class SnapshotWriter:
         self._open: dict[str, list[_OpenPack]] = {"pages": [], "files": []}
         self._shipped: list[str] = []
         self._stored_bytes = 0
-        self._finished = False
+        self._lock_end = threading.Lock()
+        self._finished = False  # the manifest is written, nobody gave up before
+        self._given_up = False
         self._sealers = _Crew(workers, 2, "seal")
         self._shippers = _Crew(PACKS_IN_FLIGHT, 2, "ship")
 
@@ -132,8 +134,7 @@ class SnapshotWriter:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._finished:
-            self.abort()
+        self.abort()
 
     def add_file(self, name: str, data: bytes) -> None:
         """Keep a file of the eager part. Raises `ValueError` for a name given twice."""
@@ -169,25 +170,31 @@ class SnapshotWriter:
                 if (batch := batcher.finish()) is not None:
                     self._submit_pages(space, batch)
         self._sealers.drain()
+        self._raise_failure()
         for pack in (*self._open["files"], *self._open["pages"]):
             self._ship(pack)
         self._shippers.drain()
-        self._raise_failure()
         self._check_reused()
+        self._raise_failure()
         stored = self._write_manifest(extra)
-        self._finished = True
-        self._stop()
+        self._stop(wait=True)
         return stored
 
     def abort(self) -> None:
-        """Give up. Packs that were uploaded count for nothing and are collected later."""
-        self._finished = True
-        self._sealers.failure = self._sealers.failure or SnapshotError("The suspend was given up.")
-        self._shippers.failure = self._shippers.failure or self._sealers.failure
-        self._stop()
-        if self._cache is not None:
-            for pack in self._shipped:
-                self._cache.drop(pack)
+        """Give up, at once and for good: a commit under way in another thread raises, and if its
+        manifest was on the way takes it back. Does nothing after a commit that was complete.
+
+        Packs that were uploaded count for nothing and are collected later. Threads that are in the
+        middle of an upload end with it.
+        """
+        with self._lock_end:
+            if self._finished:
+                return
+            self._given_up = True
+        for crew in (self._sealers, self._shippers):
+            crew.failure = crew.failure or _given_up()
+        self._stop(wait=False)
+        self._forget_cached()
 
     def _submit(self, work: Callable[[], None]) -> None:
         self._raise_failure()
@@ -201,9 +208,15 @@ class SnapshotWriter:
         if failure is not None:
             raise failure
 
-    def _stop(self) -> None:
-        self._sealers.stop()
-        self._shippers.stop()
+    def _stop(self, *, wait: bool) -> None:
+        self._sealers.stop(wait=wait)
+        self._shippers.stop(wait=wait)
+
+    def _forget_cached(self) -> None:
+        """Packs of no snapshot only take room on the node."""
+        if self._cache is not None:
+            for pack in self._shipped:
+                self._cache.drop(pack)
 
     def _keep_pages(self, space: tuple[str, int], batch: Batch) -> None:
         blocks, zeros = cut(batch)
@@ -247,7 +260,11 @@ class SnapshotWriter:
         if self._cache is not None:
             self._shipped.append(builder.id)
             self._cache.put(builder.id, data)
-        self._store.put(pack_key(self._key.owner, builder.id), data)
+        try:
+            self._store.put(pack_key(self._key.owner, builder.id), data)
+        finally:
+            if self._given_up and self._cache is not None:
+                self._cache.drop(builder.id)
         with self._lock_open:
             self._stored_bytes += len(data)
 
@@ -269,10 +286,19 @@ class SnapshotWriter:
             memory_bytes=self._ledger.memory_bytes(),
             stored_bytes=self._stored_bytes,
             created_at=self._now(),
-            constraints=dict(extra.get("constraints", {})),
-            timings=dict(extra.get("timings", {})),
+            constraints={str(k): str(v) for k, v in extra.get("constraints", {}).items()},
+            timings={str(k): float(v) for k, v in extra.get("timings", {}).items()},
         )
         body = self._ledger.body(self._facts, extra)
         data, stored = seal(self._key, self._user_key, body, summary)
         self._store.put(stored.manifest, data, if_absent=True)
+        with self._lock_end:
+            self._finished = not self._given_up
+        if not self._finished:
+            self._store.delete(stored.manifest)
+            raise _given_up()
         return stored
+
+
+def _given_up() -> SnapshotError:
+    return SnapshotError("Writing the snapshot was given up.")

@@ -32,6 +32,10 @@ class S3Server:
     data: Path
     pid: int
 
+    def kill(self) -> None:
+        """As a crash does."""
+        os.kill(self.pid, signal.SIGKILL)
+
     def settings(self, bucket: str) -> S3Settings:
         return S3Settings(self.endpoint, bucket, self.access_key, self.secret_key)
 
@@ -43,25 +47,32 @@ class S3Server:
 
 
 @contextmanager
-def running_s3_server(folder: Path, *options: str) -> Iterator[S3Server]:
-    """rclone's server, ended by its PID when the block is left."""
+def running_s3_server(
+    folder: Path, *options: str, again: S3Server | None = None
+) -> Iterator[S3Server]:
+    """rclone's server, ended by its PID when the block is left. With `again` it has that one's
+    data, address and credentials."""
     data, log_file = folder / "data", folder / "server.log"
-    data.mkdir()
+    data.mkdir(exist_ok=True)
     access, secret = uuid.uuid4().hex[:20], uuid.uuid4().hex + uuid.uuid4().hex
+    address = "127.0.0.1:0"
+    if again is not None:
+        access, secret = again.access_key, again.secret_key
+        address = again.endpoint.removeprefix("http://")
     environment = {
         "PATH": os.environ["PATH"],
         "RCLONE_AUTH_KEY": f'"{access},{secret}"',
         "RCLONE_CONFIG": os.devnull,
     }
     program = str(Path(sys.executable).parent / "rclone")
-    argv = [program, "serve", "s3", str(data), "--addr", "127.0.0.1:0", *options]
+    argv = [program, "serve", "s3", str(data), "--addr", address, *options]
     with log_file.open("wb") as log:
         child = subprocess.Popen(argv, stderr=log, env=environment, cwd=folder)
     try:
         endpoint = _address(log_file, child)
         yield S3Server(endpoint, access, secret, data, child.pid)
     finally:
-        child.send_signal(signal.SIGKILL)
+        child.kill()
         child.wait()
 
 

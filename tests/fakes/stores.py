@@ -178,15 +178,17 @@ class StoreThatCounts(PassingOn):
 
 @dataclass
 class StoreThatIsSlowToWrite(PassingOn):
-    """Writes wait until `gate` is set; `waiting` counts the bytes that are held meanwhile."""
+    """Writes below `prefix` wait until `gate` is set; `waiting` counts the bytes that were held."""
 
+    prefix: str = ""
     gate: threading.Event = field(default_factory=threading.Event)
     waiting: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, key: str, data: Data, *, if_absent: bool = False) -> None:
+        held = key.startswith(self.prefix)
         with self._lock:
-            self.waiting += len(data)
-        if not self.gate.wait(60.0):
+            self.waiting += len(data) * held
+        if held and not self.gate.wait(60.0):
             raise StoreUnavailableError("nobody opened the gate")
         self.inner.put(key, data, if_absent=if_absent)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 from snapshot.cache import PackCache
 from snapshot.chunker import PAGE
-from snapshot.errors import StoreUnavailableError
+from snapshot.errors import SnapshotError, StoreUnavailableError
 from snapshot.packs import PACK_BYTES
+from snapshot.stores.retry import Patience, RetryingStore
 from snapshot.writer import PACKS_IN_FLIGHT
+from tests.builders.s3 import running_s3_server
 from tests.builders.snapshots import Memory, key, load, repository, save
 from tests.fakes.stores import (
     StoreInMemory,
@@ -99,7 +104,7 @@ def test_a_store_that_dies_fails_the_commit_and_leaves_no_snapshot(tmp_path: Pat
     with pytest.raises(StoreUnavailableError, match="died"):
         save(target, key(sequence=2), memory)
     assert [stored.manifest for stored in good.list()] == [first.manifest]
-    assert list((tmp_path / "cache").iterdir()) == []
+    until(lambda: list((tmp_path / "cache").iterdir()) == [])
     second = save(good, key(sequence=2), memory)
     assert load(good.open(second.manifest), memory) == memory
 
@@ -131,10 +136,66 @@ def test_leaving_without_a_commit_leaves_nothing_that_counts(tmp_path: Path) -> 
     with target.writer(key(), {}) as writer:
         writer.add_pages("task", 1, 0, filled(30 * MIB, 1))
         writer.add_file("f", b"x")
-    assert target.list() == ()
-    assert list((tmp_path / "cache").iterdir()) == []
-    assert threading.active_count() == before
     writer.abort()  # again
+    assert target.list() == ()
+    until(lambda: threading.active_count() == before)
+    assert list((tmp_path / "cache").iterdir()) == []
+    with pytest.raises(SnapshotError, match="given up"):
+        writer.add_file("g", b"y")
+    with pytest.raises(SnapshotError, match="given up"):
+        writer.commit({})
+
+
+def test_giving_up_does_not_wait_for_a_store_that_hangs(tmp_path: Path) -> None:
+    slow = StoreThatIsSlowToWrite(StoreInMemory())
+    slow.gate.set()
+    cache = PackCache(tmp_path / "cache", 100 * MIB)
+    target = repository(slow, tmp_path, cache=cache)
+    before = threading.active_count()
+    with target.writer(key(), {}) as writer:
+        slow.gate.clear()
+        writer.add_pages("task", 1, 0, filled(20 * MIB, 1))
+        until(lambda: slow.waiting > PACK_BYTES)
+    assert threading.active_count() > before  # uploads are still under way
+    slow.gate.set()
+    until(lambda: threading.active_count() == before)
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert target.list() == ()
+
+
+@pytest.mark.parametrize("held", ["packs/", "manifests/"])
+def test_a_commit_that_is_given_up_takes_its_manifest_back(tmp_path: Path, held: str) -> None:
+    slow = StoreThatIsSlowToWrite(StoreInMemory(), prefix=held)
+    target = repository(slow, tmp_path)
+    writer = target.writer(key(), {})
+    writer.add_pages("task", 1, 0, filled(MIB, 1))
+    with ThreadPoolExecutor(1) as pool:
+        committing = pool.submit(writer.commit, {})
+        until(lambda: slow.waiting > 0)
+        writer.abort()
+        slow.gate.set()
+        with pytest.raises(SnapshotError, match="given up"):
+            committing.result()
+    assert target.list() == ()
+
+
+def test_giving_up_after_the_commit_changes_nothing(tmp_path: Path) -> None:
+    cache = PackCache(tmp_path / "cache", 100 * MIB)
+    target = repository(StoreInMemory(), tmp_path, cache=cache)
+    with target.writer(key(), {}) as writer:
+        writer.add_pages("task", 1, 0, filled(MIB, 1))
+        stored = writer.commit({})
+        writer.abort()
+    assert target.list() == (stored,)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for another thread's doing, with a deadline."""
+    deadline = time.monotonic() + 30.0
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_a_commit_leaves_no_thread(tmp_path: Path) -> None:
@@ -169,3 +230,40 @@ def test_compression_only_where_it_pays(tmp_path: Path) -> None:
     assert 8 * MIB <= noise.stored_bytes < 8.1 * MIB
     assert words.stored_bytes < 0.05 * words.memory_bytes
     assert load(target.open(words.manifest), text) == text
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_the_real_server_killed_in_the_middle(tmp_path: Path, comes_back: bool) -> None:
+    memory: Memory = {("task", 1): [(0, filled(64 * MIB, 1))]}
+    with ExitStack() as stack:
+        server = stack.enter_context(running_s3_server(tmp_path))
+        inner = server.new_store()
+        patience = Patience(total=60.0 if comes_back else 0.5)
+        target = repository(RetryingStore(inner, patience), tmp_path)
+        writer = stack.enter_context(target.writer(key(), {}))
+        (_, data), *_ = memory["task", 1]
+        for start in range(0, len(data), 8 * MIB):
+            if start == 32 * MIB:
+                server.kill()
+            if start == 48 * MIB and comes_back:
+                stack.enter_context(running_s3_server(tmp_path, again=server))
+            with nullcontext() if comes_back else suppress(StoreUnavailableError):
+                writer.add_pages("task", 1, start, data[start : start + 8 * MIB])
+        if comes_back:
+            assert load(target.open(writer.commit({}).manifest), memory) == memory
+            return
+        with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+            writer.commit({})
+        stack.enter_context(running_s3_server(tmp_path, again=server))
+        assert target.list() == ()
+        stored = save(target, key(), memory)
+        assert load(target.open(stored.manifest), memory) == memory
+
+
+def test_listings_show_constraints_and_timings_as_text_and_numbers(tmp_path: Path) -> None:
+    target = repository(StoreInMemory(), tmp_path)
+    extra = {"constraints": {"kernel": 6}, "timings": {"dump": 1}}
+    stored = save(target, key(), {}, {"f": b"x"}, extra)
+    assert target.list() == (stored,)
+    assert (stored.constraints, stored.timings) == ({"kernel": "6"}, {"dump": 1.0})
+    assert target.open(stored.manifest).extra == extra
