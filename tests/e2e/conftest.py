@@ -13,6 +13,7 @@ import pytest_asyncio
 from hub_config.demo.browserless import Researcher, log_in
 from hub_config.demo.stage import Stage, installation
 from hub_config.paths import state_folder
+from tests.e2e.scenes import end
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,8 @@ async def researcher(stage: Stage, name: str) -> AsyncIterator[Researcher]:
     user = await log_in(stage.url, name, stage.password())
     try:
         yield user
+        for session in await user.sessions():
+            await end(user, server=session["server"])
     finally:
         await user.http.aclose()
 

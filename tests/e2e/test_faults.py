@@ -122,24 +122,34 @@ async def test_store_away_during_a_suspend_loses_nothing(
     await end(alice)
 
 
+def criu_below(supervisor: psutil.Process) -> psutil.Process | None:
+    """The CRIU that dumps for this supervisor, if there is one now."""
+    for child in supervisor.children(recursive=True):
+        try:
+            line = child.cmdline()
+        except psutil.Error:
+            continue
+        if "dump" in line and any(part.endswith("/criu") for part in line):
+            return child
+    return None
+
+
 async def test_criu_killed_in_the_hold_lets_the_session_go_on(
     two_gpus: Stage, alice: Researcher
 ) -> None:
     kernel_id, word = await open_with_a_secret(alice)
+    async with alice.kernel(kernel_id) as kernel:
+        await kernel.run("import os; ballast = os.urandom(300_000_000)")
     mine = await workload(two_gpus, "alice")
     supervisor = supervisor_of(two_gpus, str(mine["id"]))
-    store = two_gpus.hold("store")
+    await alice.act("suspend")
+
+    async def criu() -> psutil.Process | None:
+        return criu_below(supervisor)
+
+    process = await until(criu, timeout=30, what="CRIU runs", every=0.002)
+    store = two_gpus.hold("store")  # nothing can be committed from here on
     try:
-        await alice.act("suspend")
-
-        async def criu() -> psutil.Process | None:
-            for child in supervisor.children(recursive=True):
-                line = " ".join(child.cmdline())
-                if "/criu" in line and " dump " in line:
-                    return child
-            return None
-
-        process = await until(criu, timeout=30, what="CRIU runs")
         process.kill()
     finally:
         os.kill(store, signal.SIGCONT)
@@ -205,7 +215,14 @@ async def test_hub_killed_in_the_middle_of_a_start_leaks_no_gpu(
     await two_gpus.kill("hub")
     await hub_answers(two_gpus, alice)
     again = await log_in(two_gpus.url, "alice", two_gpus.password())
-    await again.open({"profile": "gpu-1"})
+    # Either the scheduler has had the server started again by now, or this request does it.
+    await again.request(
+        "POST",
+        f"{again.api}/users/alice/server",
+        json={"profile": "gpu-1"},
+        expect=(201, 202, 400),
+    )
+    await again.until_ready()
     assert await leases(two_gpus) == 1
     kernel_id = await again.new_kernel()
     async with again.kernel(kernel_id) as kernel:
