@@ -1,7 +1,7 @@
 """Freezing a tree: each step, and what undoes it.
 
-inspect -> end the network -> dump (CRIU holds the tree) -> store -> manifest: **the commit** -> CRIU
-ends the tree -> proof that it is gone. Before the commit every failure lets the tree go on as it
+inspect -> end the network -> dump (CRIU holds the tree) -> store -> manifest: **the commit** -> end
+the held tree -> proof that it is gone. Before the commit every failure lets the tree go on as it
 was; after it the snapshot is the truth and the tree must end.
 """
 
@@ -19,16 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snapshot import criu, images, network, pageserver, pins, proctree, record, sandbox
-from snapshot.dump import Dump, DumpError, repair
+from snapshot import criu, images, network, pageserver, pins, proctree, record, sandbox, skeleton
+from snapshot.dump import Dump, DumpError
 from snapshot.errors import SnapshotError
 from snapshot.model import Process, SandboxSpec, SnapshotKey, Stored, Tools
+from snapshot.network import NetworkError
 from snapshot.plan import Mount
 from snapshot.ports import Disconnect, OnStep, Repository, SnapshotWriter
 from snapshot.refusals import CannotFreezeError, FreezeFailedError
+from snapshot.sandbox import SandboxError
 from snapshot.scratch import Scratch, scratch
 
 HOLD_SECONDS = 300.0
+GIVE_UP_SECONDS = 5.0
 _REMAPS = "remap-fpath.img"
 _FILES = "files.img"
 
@@ -66,7 +69,8 @@ class Checkpoint:
         """Freeze. Raises `CannotFreezeError` (nothing was touched) or `FreezeFailedError` (the
         tree goes on, disconnected)."""
         with self.steps.step("inspect"):
-            if blockers := await asyncio.to_thread(proctree.inspect, self.process):
+            blockers = await asyncio.to_thread(proctree.inspect, self.process)
+            if blockers := (*skeleton.closed_folders(self.spec, self.process), *blockers):
                 raise CannotFreezeError(blockers)
         try:
             mounts = sandbox.recorded_mounts(self.spec)
@@ -74,15 +78,11 @@ class Checkpoint:
                 await disconnect()
                 closed = await network.destroy_outside_connections(self.process, self.tools)
             return await self._dump_and_commit(facts, mounts, closed)
-        except DumpError as error:
-            if error.died:
-                await self._repair(mounts)
-            raise FreezeFailedError(str(error)) from error
         except SnapshotError as error:
             raise FreezeFailedError(error.message, remedy=error.remedy) from error
         except TimeoutError as error:
             raise FreezeFailedError("Storing the session took too long.") from error
-        except (network.NetworkError, sandbox.SandboxError, OSError, ValueError) as error:
+        except (DumpError, NetworkError, SandboxError, OSError, ValueError) as error:
             raise FreezeFailedError(str(error)) from error
 
     async def _dump_and_commit(
@@ -99,10 +99,10 @@ class Checkpoint:
                             await dump.start(images_folder)
                             received = await dump.until_held(writing.add_pages, HOLD_SECONDS)
                         with self.steps.step("store"):
-                            async with asyncio.timeout(HOLD_SECONDS):
-                                stored = await asyncio.to_thread(
-                                    self._store, writing, images_folder, received, mounts, closed
-                                )
+                            about = await asyncio.to_thread(
+                                self._add_files, writing, images_folder, received, mounts, closed
+                            )
+                            stored = await self._commit(dump, writing, record.to_extra(about))
                         committed = True
                         with self.steps.step("end"):
                             await self._end(dump)
@@ -112,15 +112,42 @@ class Checkpoint:
             if not committed:
                 await asyncio.to_thread(shutil.rmtree, folder, True)
 
-    def _store(
+    async def _commit(self, dump: Dump, writer: SnapshotWriter, extra: dict[str, Any]) -> Stored:
+        """Commit, while CRIU holds the tree and within the time that it may.
+
+        When that ends early, the writer is told to give up. A commit that was faster counts, unless
+        CRIU died: then the tree has gone on since, and is newer than the snapshot.
+        """
+        committing = asyncio.ensure_future(asyncio.to_thread(writer.commit, extra))
+        committing.add_done_callback(_take_note)
+        try:
+            async with asyncio.timeout(HOLD_SECONDS):
+                await dump.while_held(committing)
+            return committing.result()
+        except (asyncio.CancelledError, TimeoutError):
+            if await self._give_up(committing, writer):
+                return committing.result()
+            raise
+        except DumpError:
+            await self._give_up(committing, writer)
+            raise
+
+    async def _give_up(self, committing: asyncio.Future[Stored], writer: SnapshotWriter) -> bool:
+        """Stop a commit; True if it was done before."""
+        giving_up = asyncio.ensure_future(asyncio.to_thread(writer.abort))
+        giving_up.add_done_callback(_take_note)
+        await asyncio.wait({committing}, timeout=GIVE_UP_SECONDS)
+        return committing.done() and committing.exception() is None
+
+    def _add_files(
         self,
         writer: SnapshotWriter,
         scratch_folder: Scratch,
         received: pageserver.Received,
         mounts: tuple[Mount, ...],
         closed: tuple[str, ...],
-    ) -> Stored:
-        """Everything but the pages, then the commit. The tree is held."""
+    ) -> record.TreeRecord:
+        """Give the writer everything but the pages, while the tree is held."""
         for number, (memory, entries) in enumerate(received.maps.items(), start=1):
             pagemap = images.Pagemap(number, tuple(entries))
             writer.add_file(images.pagemap_name(*memory), images.write_pagemap(pagemap))
@@ -132,7 +159,7 @@ class Checkpoint:
         for pin in held:
             if pin.held == "copy":
                 writer.add_file(record.copy_name(pin), pins.read(pin, space))
-        about = record.TreeRecord(
+        return record.TreeRecord(
             criu=_criu_version(self.spec),
             inner_root=self.spec.inner_root,
             mounts=mounts,
@@ -143,7 +170,6 @@ class Checkpoint:
             constraints=constraints(),
             timings=dict(self.steps.seconds),
         )
-        return writer.commit(record.to_extra(about))
 
     def _hold_files(
         self, scratch_folder: Scratch, names: list[str], mounts: tuple[Mount, ...]
@@ -164,18 +190,17 @@ class Checkpoint:
         return Path(self.spec.directory, "pins", f"{self.key.epoch}-{self.key.sequence}")
 
     async def _end(self, dump: Dump) -> None:
-        """CRIU ends the tree. If CRIU died instead, we do: the snapshot is what counts now."""
+        """End the tree and wait for the proof: the snapshot is what counts now."""
         try:
-            if not await dump.commit():
-                _log.warning("CRIU did not end the tree after the commit; ending it")
+            await asyncio.shield(dump.commit())
         finally:
             await asyncio.shield(sandbox.terminate(self.process, 0))
 
-    async def _repair(self, mounts: tuple[Mount, ...]) -> None:
-        try:
-            await repair(self.tools, self.spec, self.process, mounts)
-        except (DumpError, TimeoutError, OSError):
-            _log.exception("the tree goes on, but its inner connections may be stuck")
+
+def _take_note(done: asyncio.Future[Any]) -> None:
+    """Look at the outcome of a thread that may outlive its caller, so that asyncio is content."""
+    if not done.cancelled() and (error := done.exception()):
+        _log.info("the store said: %s", error)
 
 
 def constraints() -> dict[str, str]:

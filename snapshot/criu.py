@@ -53,10 +53,10 @@ def dump_arguments(
     log: Path,
     page_socket: int,
 ) -> list[str]:
-    """CRIU's dump: pages go to the inherited socket, `hook` decides at the end (pure)."""
+    """CRIU's dump: pages go to the inherited socket, `hook` holds the tree at the end (pure)."""
     return [
         *tools.criu,
-        *("dump", "-t", str(process.pid), "-D", str(images), "-o", str(log)),
+        *("dump", "--leave-running", "-t", str(process.pid), "-D", str(images), "-o", str(log)),
         *_BOTH,
         # The network is locked by having been ended; rules would outlive a killed CRIU.
         *("--network-lock", "skip", "--ghost-limit", str(GHOST_BYTES)),
@@ -136,11 +136,6 @@ def logged_version(log: str) -> str:
     """The version of the CRIU that wrote a log, empty if it does not say (pure)."""
     found = re.search(r"^\S* ?Version: (\S+)", log, re.MULTILINE)
     return found[1] if found else ""
-
-
-def says_it_ended(log: str) -> bool:
-    """Whether a dump's log shows that CRIU let go of the tree by itself (pure)."""
-    return "Dumping FAILED" in log or "Dumping finished successfully" in log
 
 
 async def check(tools: Tools) -> Capability:

@@ -1,8 +1,12 @@
 """One run of `criu dump`: pages come over a socket, the tree is held until we say how it ends.
 
 CRIU's post-dump hook is a script that talks to us over two pipes which it opens through
-/proc/OUR_PID/fd. It exits 0, which makes CRIU end the tree, only after reading "commit"; the end of
-a pipe (we died, or said nothing) is a veto, and the tree goes on as it was.
+/proc/OUR_PID/fd. While it waits for our verdict, CRIU holds the tree. The end of the pipe (we died,
+or gave up) is a veto, and the tree goes on as it was.
+
+CRIU is told to leave the tree running in any case, and a commit ends the held tree by our own hand.
+Told to end it, CRIU would take what is queued in terminals and leave them in another mode, as soon
+as it has dumped them: after a veto the tree would go on without its terminals' data.
 """
 
 from __future__ import annotations
@@ -14,19 +18,18 @@ import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from snapshot import criu, pageserver, proc, programs
+from snapshot import criu, pageserver, proc, programs, sockets
 from snapshot.model import Process, SandboxSpec, Tools
 from snapshot.plan import Mount
-from snapshot.scratch import Scratch, scratch
+from snapshot.scratch import Scratch
 
 HOOK_FILE = "hook"
 CRIU_FILE = "criu.json"
 END_SECONDS = 30.0
-REPAIR_SECONDS = 60.0
 
 _PROCESS = TypeAdapter(Process)
 
@@ -35,16 +38,13 @@ _HOOK = """#!/bin/sh
 exec 3</proc/{pid}/fd/{verdict} 4>/proc/{pid}/fd/{news} || exit 1
 echo held >&4
 exec 4>&-
-read -r answer <&3 && [ "$answer" = commit ]
+read -r answer <&3
+exit 1
 """
 
 
 class DumpError(Exception):
-    """The dump failed or CRIU died. `died` says that the tree may need `repair`."""
-
-    def __init__(self, message: str, *, died: bool) -> None:
-        super().__init__(message)
-        self.died = died
+    """The dump failed or CRIU died; the tree goes on. The message is a sentence for people."""
 
 
 class Dump:
@@ -114,27 +114,44 @@ class Dump:
                 await self._raise_why(error)
                 raise
             held = asyncio.ensure_future(_until_readable(self._news_out))
-            ended = asyncio.ensure_future(self._wait())
             try:
-                await asyncio.wait({held, ended}, return_when=asyncio.FIRST_COMPLETED)
-                if not held.done():
-                    await self._raise_why(None)
+                await self.while_held(held)
             finally:
                 held.cancel()
-                ended.cancel()
+        sockets.end_repair(self._process)
         return received
+
+    async def while_held(self, work: asyncio.Future[Any]) -> None:
+        """Wait for `work` (not cancelling it). Raises `DumpError` if CRIU ends before it."""
+        ended = asyncio.ensure_future(self._wait())
+        try:
+            await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await self._raise_why(None)
+        finally:
+            ended.cancel()
 
     async def _raise_why(self, error: Exception | None) -> None:
         status = await self._end()
-        died = status < 0
+        sockets.end_repair(self._process)
         said = await asyncio.to_thread(criu.read_log, self.log)
-        reason = "CRIU was killed." if died else criu.explain(said)
-        raise DumpError(reason, died=died) from error
+        raise DumpError("CRIU was killed." if status < 0 else criu.explain(said)) from error
 
-    async def commit(self) -> bool:
-        """Let CRIU end the tree; True if it did. False: CRIU died, the tree may still run."""
-        os.write(self._verdict_in, b"commit\n")
-        return await self._end() == 0
+    async def commit(self) -> None:
+        """End the held tree, then CRIU. No instruction of the tree is executed any more.
+
+        CRIU is killed because it would go on to remove the second names that it gave to unlinked
+        files, which the snapshot needs.
+        """
+        for member in proc.members(self._process):
+            programs.send_signal(member, signal.SIGKILL)
+        await self._kill_criu()
+
+    async def _kill_criu(self) -> int:
+        assert self._criu is not None  # noqa: S101 - set by start()
+        with contextlib.suppress(ProcessLookupError):
+            self._criu.send_signal(signal.SIGKILL)
+        return await self._wait()
 
     async def _wait(self) -> int:
         assert self._criu is not None  # noqa: S101 - set by start()
@@ -145,10 +162,7 @@ class Dump:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 return await self._wait()
-        assert self._criu is not None  # noqa: S101 - set by start()
-        with contextlib.suppress(ProcessLookupError):
-            self._criu.send_signal(signal.SIGKILL)
-        return await self._wait()
+        return await self._kill_criu()
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,30 +193,15 @@ async def _until_readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
-async def repair(
-    tools: Tools, spec: SandboxSpec, process: Process, mounts: Sequence[Mount]
-) -> None:
-    """Put a tree right whose CRIU was killed in the middle: its inner TCP connections are stuck.
-
-    A second dump takes them over, and its veto sets them free. Raises `DumpError`.
-    """
-    with scratch() as images:
-        async with Dump(tools, spec, process, mounts) as dump:
-            await dump.start(images)
-            await dump.until_held(pageserver.discard, REPAIR_SECONDS)
-
-
 def _note_criu(spec: SandboxSpec, pid: int) -> None:
     """Remember CRIU, for a later supervisor's `mend`."""
     process = proc.identify(pid) or Process(pid, 0)
     Path(spec.directory, CRIU_FILE).write_bytes(_PROCESS.dump_json(process))
 
 
-async def mend(tools: Tools, spec: SandboxSpec, process: Process, mounts: Sequence[Mount]) -> None:
+async def mend(spec: SandboxSpec, process: Process) -> None:
     """Undo a dump whose supervisor died. Left alone, CRIU reads the end of our pipe as a veto and
-    lets the tree go on; one that does not end is killed, and the tree repaired.
-
-    Nothing happens if no dump was under way. Raises `DumpError`.
+    lets the tree go on; one that does not end is killed. Nothing happens if no dump was under way.
     """
     record = Path(spec.directory, CRIU_FILE)
     try:
@@ -212,7 +211,5 @@ async def mend(tools: Tools, spec: SandboxSpec, process: Process, mounts: Sequen
     if not await programs.wait_until_ended(earlier, END_SECONDS):
         programs.send_signal(earlier, signal.SIGKILL)
         await programs.wait_until_ended(earlier, END_SECONDS)
-    said = await asyncio.to_thread(criu.read_log, Path(spec.directory, criu.DUMP_LOG))
-    if not criu.says_it_ended(said) and not proc.has_ended(process):
-        await repair(tools, spec, process, mounts)
+    sockets.end_repair(process)
     os.unlink(record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from snapshot import proctree, sandbox
+from snapshot import proctree
 from snapshot.checkpoint import Checkpoint, Steps
 from snapshot.dump import mend
 from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed, Tools
@@ -98,4 +98,4 @@ class LocalFreezer:
         return await Restore(self._tools, self._repository, spec, Steps(on_step)).run(manifest_key)
 
     async def mend(self, spec: SandboxSpec, process: Process) -> None:
-        await mend(self._tools, spec, process, sandbox.recorded_mounts(spec))
+        await mend(spec, process)

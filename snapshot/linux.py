@@ -38,6 +38,7 @@ SYS_FSOPEN: Final = 430
 SYS_FSCONFIG: Final = 431
 SYS_FSMOUNT: Final = 432
 SYS_OPENAT2: Final = 437
+SYS_PIDFD_GETFD: Final = 438
 RESOLVE_NO_LINKS_BENEATH: Final = 0x02 | 0x04 | 0x08
 FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC = 1, 1
 FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 6
@@ -84,6 +85,15 @@ def bind(source: str, target: str, flags: int = 0) -> None:
     mount(source, target, None, MS_BIND)
     if flags:
         mount("none", target, None, MS_BIND | MS_REMOUNT | flags)
+
+
+def take_descriptor(pid: int, descriptor: int) -> int:
+    """A duplicate of another process's descriptor (pidfd_getfd). Needs the right to trace it."""
+    handle = os.pidfd_open(pid)
+    try:
+        return _check(_libc.syscall(SYS_PIDFD_GETFD, handle, descriptor, 0), "pidfd_getfd")
+    finally:
+        os.close(handle)
 
 
 def private_tmpfs(percent_of_memory: int) -> int:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import socket
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -175,9 +175,14 @@ def _spawn(argv: list[str], log: Path) -> int:
     )
 
 
+def to_json(link: Link) -> bytes:
+    """As `find` reads it."""
+    return _LINK.dump_json(link)
+
+
 def _record(link: Link, path: Path) -> None:
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(asdict(link)))
+    temporary.write_bytes(to_json(link))
     temporary.replace(path)
 
 

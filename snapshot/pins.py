@@ -118,6 +118,16 @@ def hold(
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     folder.chmod(0o755)
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _hold_all(files, space, place, open_files)
+    finally:
+        os.close(place)
+
+
+def _hold_all(
+    files: Iterable[images.RegularFile], space: Namespace, place: int, open_files: frozenset[int]
+) -> tuple[Pin, ...]:
     pins, left = [], COPY_BYTES
     for file in files:
         if file.name.startswith(_NOT_ON_DISK):
@@ -129,16 +139,17 @@ def hold(
             found = os.fstat(it)
             if not stat.S_ISREG(found.st_mode):
                 continue
-            held = _link(it, folder / str(file.id))
+            held = _link(it, place, str(file.id))
             if not held and file.id not in open_files and found.st_size <= left:
                 held, left = "copy", left - found.st_size
             pins.append(_pin(file, found, held))
     return tuple(pins)
 
 
-def _link(descriptor: int, place: Path) -> str:
+def _link(descriptor: int, folder: int, name: str) -> str:
     try:
-        os.link(f"/proc/self/fd/{descriptor}", place)
+        # Only with a folder's descriptor does Python make the call that follows /proc/self/fd/N.
+        os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EACCES):
             return ""

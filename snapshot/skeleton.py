@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 
 from snapshot import plan
-from snapshot.model import SandboxSpec
+from snapshot.model import Blocker, Process, SandboxSpec
 
 DNS_FORWARDER = "169.254.1.53"
 
@@ -75,6 +75,21 @@ def install_init(spec: SandboxSpec, init: tuple[str, ...]) -> None:
         shutil.copyfile(init[0], temporary)
         temporary.chmod(0o755)
         temporary.replace(target)
+
+
+def closed_folders(spec: SandboxSpec, process: Process) -> tuple[Blocker, ...]:
+    """Folders above the sandbox's that other accounts cannot pass: a tree frozen there could not
+    be brought back, because CRIU looks for its mounts as the sandbox's own root."""
+    return tuple(
+        Blocker(
+            process.pid,
+            "session",
+            f"the folder {folder} is closed to other accounts",
+            f"An administrator can open it: chmod o+x {folder}",
+        )
+        for folder in (Path(spec.directory), *Path(spec.directory).parents)
+        if not folder.stat().st_mode & stat.S_IXOTH
+    )
 
 
 def empty_folder(spec: SandboxSpec) -> Path:
