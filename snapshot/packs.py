@@ -43,26 +43,28 @@ class PackBuilder:
         self.id = uuid.uuid4().hex
         self._key = new_key()
         self._cipher = AESGCM(self._key)
-        self._buffer = memoryview(bytearray(capacity))
-        self._buffer[: len(PACK_MAGIC)] = PACK_MAGIC
+        self._data = bytearray(capacity)
+        self._data[: len(PACK_MAGIC)] = PACK_MAGIC
         self._end = len(PACK_MAGIC)
 
     def fits(self, size: int) -> bool:
         """Whether a chunk with `size` bytes of content surely has room."""
-        return self._end + size + TAG_BYTES <= len(self._buffer)
+        return self._end + size + TAG_BYTES <= len(self._data)
 
     def add(self, name: bytes, content: Buffer) -> Placed:
         """Seal a chunk."""
         coding, coded = squeeze(content)
         offset = self._end
-        room = self._buffer[offset:]
-        stored = seal_into(self._cipher, counter_nonce(offset), coded, name, room)
+        with memoryview(self._data) as whole, whole[offset:] as room:
+            stored = seal_into(self._cipher, counter_nonce(offset), coded, name, room)
         self._end += stored
         return Placed(offset, stored, coding)
 
-    def data(self) -> memoryview:
-        """The pack so far."""
-        return self._buffer[: self._end]
+    def finish(self) -> bytearray:
+        """The pack, to which nothing can be added any more. Not a view: stores send a bytearray in
+        one piece, anything else in many small ones."""
+        del self._data[self._end :]
+        return self._data
 
     def entry(self, user_key: UserKey) -> PackEntry:
         """Its line in a manifest."""

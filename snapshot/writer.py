@@ -256,7 +256,7 @@ class SnapshotWriter:
         self._shippers.submit(lambda: self._upload(pack.builder))
 
     def _upload(self, builder: PackBuilder) -> None:
-        data = builder.data()
+        data = builder.finish()
         if self._cache is not None:
             self._shipped.append(builder.id)
             self._cache.put(builder.id, data)
