@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from jupyterhub import orm
-from traitlets import Float, Integer, TraitError, Unicode, default
-from traitlets import List as ListTrait
-from traitlets.config import LoggingConfigurable
+from traitlets import default
 
 from scheduler_bridge.errors import NotAllowed, Refused, SchedulerError, Unavailable
 from scheduler_bridge.model.phases import TERMINAL, Desired, Kind
@@ -24,140 +22,32 @@ from scheduler_bridge.model.workload import FleetView, Grant, Workload, Workload
 from scheduler_bridge.plugin import SchedulerPlugin
 from spawner import options
 from spawner.closing import Close, Closed, Closing
-from spawner.hosting import HostError, Launch, LaunchFailed, Seen, SessionHost
+from spawner.hosting import HostError, Launch, LaunchFailed, SessionHost
 from spawner.names import session_key, session_name
 from spawner.opening import Ended, Opened, Opening, OtherSize, StillQueued, Wish
-from spawner.profiles_model import DEFAULT_PROFILES, Profile, check_profiles
 from spawner.progress import ProgressLog, place_kept_sentence
 from spawner.refusals import BadRequest, DidNotStart, NobodyKnows, NotOpened, PlaceKept
-from spawner.schedulers import scheduler_named
 from spawner.state import SavedState, StateKey
 from spawner.steps import Step
+from spawner.watching import SessionWatch, url_of
 
 READY_MARGIN_SECONDS = 5.0
 CANCEL_PATIENCE_SECONDS = 0.7
 """The Hub sleeps one second after it cancelled a start, then looks again: be done before that."""
-ADOPT_AGAIN_SECONDS = 5.0
 
 
-class GpuSessionMixin(LoggingConfigurable):
+class GpuSessionMixin(SessionWatch):
     """A Hub server that is a session of the scheduler and survives being stopped."""
 
-    scheduler_plugin = Unicode(
-        "http",
-        help="""Which scheduler plugin to use: a name in the entry-point group
-        `hubernate.schedulers`. `http` speaks to the service at `scheduler_url`.""",
-    ).tag(config=True)
-    scheduler_url = Unicode(
-        help="""Where the scheduler answers, e.g. http://127.0.0.1:8003/services/hubernate. While
-        it does not, running sessions go on and can be suspended; new ones are refused (503).""",
-    ).tag(config=True)
-    scheduler_token_file = Unicode(
-        help="""File with the Hub's token for the scheduler and nothing else. Must be readable by
-        the Hub only. A wrong token shows as "not allowed" at every start.""",
-    ).tag(config=True)
-    state_secret_file = Unicode(
-        help="""File with a secret of 32 bytes or more, which encrypts the sessions' API tokens in
-        the Hub's database. If it is lost, sessions that were suspended before resume with a token
-        that the Hub finds again only on the machine where they ran.""",
-    ).tag(config=True)
-    hub_name = Unicode(
-        "local",
-        help="""Names this Hub at the scheduler. Part of every session's key: changing it hides all
-        suspended sessions from the Hub until it is changed back.""",
-    ).tag(config=True)
-    queue_wait = Float(
-        45.0,
-        help="""Seconds a start waits in the queue before the user is told the place and sent away;
-        the place is kept and the session is started when it is its turn. Must be below
-        `start_timeout` by 15 s or more. Higher: fewer people see that message, but each waiting
-        start counts against `JupyterHub.concurrent_spawn_limit`.""",
-    ).tag(config=True)
-    suspend_wait = Float(
-        1800.0,
-        help="""Seconds that stopping a server waits for the suspend to be stored. After that the
-        server counts as stopped in the Hub, but the session lives on and is found again when it is
-        opened. Lower only where sessions are small.""",
-    ).tag(config=True)
-    stop_wait = Float(
-        60.0,
-        help="""Seconds to wait for a session that is ended without keeping its memory.""",
-    ).tag(config=True)
-    start_timeout = Integer(
-        180,
-        help="""Seconds until the Hub gives up on a start. Includes `queue_wait`, fetching and
-        restoring the memory of a suspended session, and the server's own start.""",
-    ).tag(config=True)
-    profiles = ListTrait(
-        list(DEFAULT_PROFILES),
-        help="""The sizes users may choose from: a list of `spawner.profiles_model.Profile`. The
-        first is taken where nothing was chosen. More GPUs than a machine has are refused.""",
-    ).tag(config=True)
-
-    user: Any
-    name: str
-    orm_spawner: Any
-    api_token: str
-    user_options: dict[str, Any]
-    pending: str | None
-    cmd: list[str]
-    server: Any
-    get_args: Any
-    get_env: Any
-
     _leftovers: ClassVar[dict[str, asyncio.Task[None]]] = {}
-    _adoptions: ClassVar[dict[str, asyncio.Task[None]]] = {}
 
     def __init__(self, **kwargs: Any) -> None:
         self._progress = ProgressLog()
-        self._saved = SavedState()
-        self._is_starting = False
         self._ends_for_good = False
         self._is_not_ours = False
         self._keeps_memory = False
         self._client_scopes: list[str] | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._host: SessionHost | None = None
         super().__init__(**kwargs)
-        check_profiles(tuple(self.profiles))
-        if self.queue_wait > self.start_timeout - 15:
-            raise TraitError(
-                f"queue_wait is {self.queue_wait:.0f} s and start_timeout {self.start_timeout} s: "
-                "set queue_wait at least 15 s below start_timeout, or every wait in the queue "
-                "counts as a failure of the Hub."
-            )
-
-    # what a subclass gives
-
-    def make_host(self) -> SessionHost:
-        """Where this class starts supervisors. Called once per spawner, when first needed."""
-        raise NotImplementedError
-
-    # the parts
-
-    @property
-    def host(self) -> SessionHost:
-        if self._host is None:
-            self._host = self.make_host()
-        return self._host
-
-    @property
-    def plugin(self) -> SchedulerPlugin:
-        return scheduler_named(self.scheduler_plugin, self.scheduler_url, self.scheduler_token_file)
-
-    @property
-    def key(self) -> str:
-        """This server at the scheduler."""
-        return session_key(self.hub_name, self.user.name, self.name)
-
-    @property
-    def workload_id(self) -> str:
-        """The session this server had last, empty if none."""
-        return self._saved.workload_id
-
-    def look(self) -> Seen:
-        """This machine's view of the session. Never raises."""
-        return self.host.observe(self._saved.workload_id) if self._saved.workload_id else Seen()
 
     # start
 
@@ -176,7 +66,7 @@ class GpuSessionMixin(LoggingConfigurable):
             opened = await self._open()
             if opened.is_continued:
                 self._client_scopes = await self._allowed_scopes()
-            return f"http://127.0.0.1:{opened.status.host_port}"
+            return url_of(opened.status.host_port)
         finally:
             self._is_starting = False
             self._progress.close()
@@ -186,7 +76,7 @@ class GpuSessionMixin(LoggingConfigurable):
             self.plugin,
             self.host,
             self._progress,
-            make_launch=self._make_launch,
+            make_launch=self.make_launch,
             clock=time.monotonic,
         )
         ready_wait = self.start_timeout - self.queue_wait - READY_MARGIN_SECONDS
@@ -243,7 +133,7 @@ class GpuSessionMixin(LoggingConfigurable):
         except Unavailable:
             return None
 
-    async def _make_launch(self, mode: str, workload: Workload, grant: Grant) -> Launch:
+    async def make_launch(self, mode: str, workload: Workload, grant: Grant) -> Launch:
         if mode == "start":
             self._saved = SavedState(workload.id, self.api_token)
         else:
@@ -371,52 +261,10 @@ class GpuSessionMixin(LoggingConfigurable):
         seen = self.look()
         return seen.is_live or seen.is_suspended or self._keeps_memory
 
-    # poll
-
-    async def poll(self) -> int | None:
-        """None while anything of the session may live or is being started, else its exit code (0
-        after a suspend). Reads two small files; asks nobody; never raises."""
-        if self._is_starting:
-            return None
-        seen = self.look()
-        if seen.supervisor_alive:
-            return None
-        if seen.sandbox_alive:
-            self._adopt()
-            return None
-        return seen.exit_code
-
-    def _adopt(self) -> asyncio.Task[None]:
-        """Give a live tree whose supervisor died a new one; at most one attempt at a time."""
-        workload_id, running = self.workload_id, self._adoptions
-        if workload_id not in running:
-            running[workload_id] = asyncio.create_task(self._adopt_now(workload_id))
-            running[workload_id].add_done_callback(lambda _: running.pop(workload_id, None))
-        return running[workload_id]
-
-    async def _adopt_now(self, workload_id: str) -> None:
-        try:
-            workload = await self.plugin.get(workload_id)
-            grant = await self.plugin.take(workload_id)
-            await self.host.launch(await self._make_launch("adopt", workload, grant))
-            self.log.warning("%s: its supervisor had died; a new one took over", self.key)
-        except Exception as problem:
-            self.log.warning(
-                "%s runs without a supervisor and could not get one yet: %s", self.key, problem
-            )
-            await asyncio.sleep(ADOPT_AGAIN_SECONDS)
-
     def start_polling(self) -> None:
-        """The Hub calls this right after a start and for each session it finds at its own start."""
-        super().start_polling()  # type: ignore[misc]
+        """The Hub calls this right after a start: the moment to mend what a reused token broke."""
         self._restore_client_scopes()
-        if self._watcher is None or self._watcher.done():
-            self._watcher = asyncio.create_task(self._watch())
-
-    def stop_polling(self) -> None:
-        super().stop_polling()  # type: ignore[misc]
-        if self._watcher is not None and self._watcher is not asyncio.current_task():
-            self._watcher.cancel()
+        super().start_polling()
 
     def _restore_client_scopes(self) -> None:
         """After a start that reused a token, the Hub has emptied the scopes that its OAuth client
@@ -424,20 +272,6 @@ class GpuSessionMixin(LoggingConfigurable):
         client = self.orm_spawner.oauth_client if self._client_scopes is not None else None
         if client is not None:
             client.allowed_scopes = list(self._client_scopes or ())
-
-    async def _watch(self) -> None:
-        """Tell the Hub of the session's end at once, not at its next poll."""
-        while True:
-            await self.host.wait_end(self.workload_id)
-            # in the middle of a start or stop the Hub looks for itself; it tells nobody of the end
-            while self.pending:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-            if await self.poll_and_notify() is not None:  # type: ignore[attr-defined]
-                return
-            adoption = self._adoptions.get(self.workload_id)
-            if adoption is not None:
-                await asyncio.wait({adoption})
-            await asyncio.sleep(0.1)
 
     # state, progress, options
 
@@ -539,4 +373,4 @@ def _means(wanted: Mapping[str, Any], spec: WorkloadSpec) -> bool:
     )
 
 
-__all__ = ["GpuSessionMixin", "Profile", "discard"]
+__all__ = ["GpuSessionMixin", "discard"]

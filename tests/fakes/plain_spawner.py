@@ -55,6 +55,7 @@ folder.mkdir(exist_ok=True)
 c.PlainSpawner.folder = str(folder)
 c.PlainSpawner.state_secret_file = str(folder / "secret")
 c.PlainSpawner.queue_wait = 2
+c.PlainSpawner.poll_interval = 1
 c.PlainSpawner.start_timeout = 30
 c.PlainSpawner.consecutive_failure_limit = 3
 c.PlainSpawner.oauth_client_allowed_scopes = ["custom:hubernate:test"]

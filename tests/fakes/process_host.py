@@ -1,5 +1,11 @@
 """A host whose sessions are small HTTP servers: each is one process that is its own supervisor and
-sandbox, writes a real `status.json`, and obeys files in its folder (`suspend`, `stop`)."""
+sandbox, writes a real `status.json`, and obeys files in its folder:
+
+`suspend`, `stop`   as the control socket's commands; `refuse` and `slow` change how a suspend goes
+`move`              answer on another port from now on
+`orphan`            looks as if its supervisor had died, until it is adopted (leaves `adopted`)
+`outlives`          goes on when the Hub of the test dies
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ from pathlib import Path
 
 from scheduler_bridge.errors import SchedulerError
 from scheduler_bridge.model.phases import Desired, Phase
-from scheduler_bridge.model.workload import Report, SnapshotRef, Workload
+from scheduler_bridge.model.workload import Grant, Report, SnapshotRef, Workload
 from scheduler_bridge.plugin import SchedulerPlugin
 from snapshot import proc
 from snapshot.model import Process
@@ -34,6 +40,7 @@ class ProcessHost:
         self._plugin = plugin
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._known: dict[str, Process] = {}
+        self._grants: dict[str, Grant] = {}
         self.launches: list[Launch] = []
         self.forgotten: list[str] = []
         self.launch_error = ""
@@ -47,13 +54,21 @@ class ProcessHost:
         process = self._processes.get(workload_id)
         if process is not None:
             process.poll()
-        return observe_folder(self._dir(workload_id), self._known.get(workload_id))
+        seen = observe_folder(self._dir(workload_id), self._known.get(workload_id))
+        if (self._dir(workload_id) / "orphan").exists():
+            return Seen(seen.status, False, seen.sandbox_alive)
+        return seen
 
     async def launch(self, launch: Launch) -> None:
         if self.launch_error:
             raise LaunchFailed(self.launch_error)
         self.launches.append(launch)
         directory = self._dir(launch.workload.id)
+        (directory / "orphan").unlink(missing_ok=True)
+        self._grants[launch.workload.id] = launch.grant
+        if launch.mode == "adopt":
+            (directory / "adopted").touch()
+            return
         directory.mkdir(parents=True, exist_ok=True)
         before = self._processes.get(launch.workload.id)
         if before is not None:
@@ -75,9 +90,10 @@ class ProcessHost:
         task.add_done_callback(self.tasks.discard)
 
     async def _follow(self, launch: Launch) -> None:
-        workload_id, grant = launch.workload.id, launch.grant
+        workload_id = launch.workload.id
 
         async def move(phase: Phase, snapshot: SnapshotRef | None = None) -> None:
+            grant = self._grants[workload_id]
             try:
                 await self._plugin.move(
                     grant.lease.id, grant.credential, phase, cause="test", snapshot=snapshot
@@ -89,20 +105,21 @@ class ProcessHost:
             await asyncio.sleep(0.02)
         if launch.mode == "resume":
             await move(Phase.FILLING)
-        if launch.mode != "adopt":
-            await move(Phase.RUNNING)
-        await self._beat(workload_id, launch)
+        await move(Phase.RUNNING)
+        await self._beat(workload_id)
         status = read_status(self._dir(workload_id))
         if status is not None and status.outcome is Outcome.SUSPENDED:
             await move(Phase.SUSPENDING)
-            await move(Phase.SUSPENDED, SnapshotRef("manifest-1", grant.lease.epoch, 1, 1000, 500))
+            await move(
+                Phase.SUSPENDED, SnapshotRef("manifest-1", launch.grant.lease.epoch, 1, 1000, 500)
+            )
         else:
             await move(Phase.STOPPED)
 
-    async def _beat(self, workload_id: str, launch: Launch) -> None:
+    async def _beat(self, workload_id: str) -> None:
         """Heartbeats, and what they say is wanted."""
-        grant = launch.grant
-        while (seen := self.observe(workload_id)).supervisor_alive:
+        while (seen := self.observe(workload_id)).is_live:
+            grant = self._grants[workload_id]
             report = Report(
                 grant.lease.epoch, Phase(seen.status.phase if seen.status else "running")
             )

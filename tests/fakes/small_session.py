@@ -34,21 +34,31 @@ class Answer(BaseHTTPRequestHandler):
         return
 
 
-def main(folder: Path, workload_id: str) -> None:
+def serve() -> ThreadingHTTPServer:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def main(folder: Path, workload_id: str) -> None:
+    server = serve()
     me = Process(os.getpid(), started(os.getpid()))
     parent = os.getppid()
-    port = server.server_address[1]
 
     def tell(phase: str, **more: object) -> None:
-        write_status(folder, Status(workload_id, phase, me, me, port, **more))  # type: ignore[arg-type]
+        write_status(folder, Status(workload_id, phase, me, me, server.server_address[1], **more))  # type: ignore[arg-type]
 
     tell("running")
     while os.getppid() == parent or (folder / "outlives").exists():
         if (folder / "stop").exists():
             tell("stopped", outcome=Outcome.STOPPED)
             return
+        if (folder / "move").exists():
+            (folder / "move").unlink()
+            server.shutdown()
+            server.server_close()
+            server = serve()
+            tell("running")
         if (folder / "suspend").exists():
             tell("suspending")
             refusal = folder / "refuse"

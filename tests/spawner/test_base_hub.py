@@ -156,6 +156,31 @@ async def test_the_end_of_the_programs_is_an_end_and_its_token_goes(user: User) 
     assert await user.workload_id() != first
 
 
+async def test_a_dead_supervisor_is_replaced_and_the_hub_sees_no_stop(user: User) -> None:
+    await user.start(profile="gpu-1")
+    folder, pid = await user.folder(), await user.pid()
+    (folder / "orphan").touch()
+    await until((folder / "adopted").exists)
+    assert (await user.model())["ready"]
+    assert await user.pid() == pid
+    assert (await user.stop()).status_code == 204
+    assert not (await user.model())["ready"]
+
+
+async def test_a_session_that_moves_to_another_port_is_found_there(user: User) -> None:
+    await user.start(profile="cpu")
+    folder, pid = await user.folder(), await user.pid()
+    (folder / "move").touch()
+
+    async def is_reached() -> bool:
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"{user.hub.url}/user/{user.name}/api")
+        return answer.text == str(pid)
+
+    await until(lambda: not (folder / "move").exists())
+    await until(is_reached)
+
+
 async def test_a_failed_suspend_loses_nothing_and_the_next_start_finds_the_session(
     user: User,
 ) -> None:
