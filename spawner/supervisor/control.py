@@ -22,6 +22,7 @@ import logging
 import os
 import socket
 import struct
+import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -87,7 +88,10 @@ class ControlServer:
         """Serve until cancelled."""
         # A copy, so that this can be started again: the server closes what it was given.
         copy = self._socket.dup()
-        server = await asyncio.start_unix_server(self._serve, sock=copy, limit=LONGEST_LINE)
+        # Python 3.13 would otherwise look for the socket's path to remove it at the end, which is
+        # not its to remove: the next supervisor listens on the same one.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        server = await asyncio.start_unix_server(self._serve, sock=copy, limit=LONGEST_LINE, **keep)
         try:
             await server.serve_forever()
         finally:

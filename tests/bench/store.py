@@ -1,6 +1,6 @@
 """How fast memory goes into the real S3 server and comes back: one JSON object on the last line.
 
-`python -m tests.bench.bench_store [--mib 1024] [--server-option …]`. Gigabytes (10^9 bytes) per second of
+`python -m tests.bench.store [--mib 1024] [--server-option …]`. Gigabytes (10^9 bytes) per second of
 random floats. `put_raw` and `get_raw` are boto3 alone, parallel, with objects of the size of packs: the limit
 of this server on this machine. Best of `--rounds`.
 """
