@@ -221,14 +221,20 @@ class SchedulerService(Application):
             LocalSettings(tuple(self.job_command), self.job_request_folder, self.run_folder)
         )
         gateway = self._gateway(scheduler)
-        runner = Runner(scheduler, steward=Steward(scheduler, cluster), gateway=gateway)
+        metrics = Metrics(books)
+        runner = Runner(
+            scheduler,
+            steward=Steward(scheduler, cluster),
+            gateway=gateway,
+            observe=metrics.cycles.observe,
+        )
         users = HubUsers(self.hub_api_url)
         app = create_service(
             scheduler,
             Authenticator(tokens, users),
             prefix=self.prefix,
             not_ready=lambda: _not_ready(books, runner),
-            metrics=Metrics(books).text,
+            metrics=metrics.text,
         )
         listener = self._listen()
         runner.start()

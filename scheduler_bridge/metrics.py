@@ -45,6 +45,9 @@ class Metrics:
             buckets=_WAIT_BUCKETS,
             registry=self._registry,
         )
+        self.cycles = Histogram(
+            "hubernate_cycle_seconds", "Duration of a planning pass.", registry=self._registry
+        )
         books.changed.append(self._count)
 
     def text(self) -> bytes:

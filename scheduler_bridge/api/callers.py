@@ -50,6 +50,11 @@ class Caller:
         """Whether other people's workloads are visible."""
         return Right.READ in self.rights
 
+    @property
+    def waiter(self) -> str:
+        """Under which name it waits: a user called like a service is not that service."""
+        return f"user:{self.user}" if self.user else self.name
+
     def owns(self, user: str) -> bool:
         """Whether it is this user."""
         return bool(self.user) and self.user == user

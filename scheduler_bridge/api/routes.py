@@ -72,7 +72,7 @@ def workload_routes(operations: Operations) -> APIRouter:
         request: Request, who: Who, workload_id: str, version: int, timeout: Wait = 0.0
     ) -> Response:
         operations.visible(who, workload_id)
-        waiting = scheduler.wait(workload_id, version=version, timeout=timeout, waiter=who.name)
+        waiting = scheduler.wait(workload_id, version=version, timeout=timeout, waiter=who.waiter)
         return _json(wire.WORKLOAD, await unless_gone(request, waiting))
 
     @router.post("/workloads/{workload_id}/desired", response_model=Workload)

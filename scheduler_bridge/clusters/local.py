@@ -52,7 +52,10 @@ class LocalCluster:
             part.replace("{python}", self._settings.python).replace("{request}", str(request))
             for part in self._settings.job_command
         ]
-        return await _run(argv)
+        handle = await _run(argv)
+        if handle and self._settings.run_folder:
+            handle = {"directory": str(Path(self._settings.run_folder) / job.id), **handle}
+        return handle
 
     def life(self, handle: Handle) -> Life:
         supervisor, sandbox = (handle.get(part) for part in _PARTS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.moves import want
 from scheduler_bridge.engine.settings import Settings
-from scheduler_bridge.engine.timers import retry_at
+from scheduler_bridge.engine.timers import protected_until, retry_at
 from scheduler_bridge.model.phases import HOLDS_LEASE, Desired, Kind, Phase
 from scheduler_bridge.model.workload import Idleness, Workload
 from scheduler_bridge.policy.planner import plan
@@ -94,7 +94,7 @@ def _running(
 ) -> Running:
     spec, lease = workload.spec, workload.lease
     failed = failed_suspends.get(workload.id)
-    yields_from = workload.phase_since + spec.min_runtime_seconds
+    yields_from = protected_until(workload)
     if failed is not None:
         yields_from = max(yields_from, failed + settings.failed_suspend_pause)
     going = workload.desired is not Desired.RUNNING or workload.phase is Phase.CANCELLING
@@ -104,7 +104,7 @@ def _running(
         team=spec.team,
         gpus=tuple(gpu.uuid for gpu in lease.gpus) if lease else (),
         priority=int(spec.priority),
-        since=workload.phase_since,
+        since=lease.granted_at if lease else workload.phase_since,
         preemptible=spec.preemptible and workload.phase in _YIELDS,
         idle_since=workload.idleness.since,
         yields_from=yields_from,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -23,7 +24,8 @@ BURST_SECONDS: Final = 0.01
 
 class Runner:
     """Start it inside the event loop that serves; `stop` ends every task. A step that fails is
-    logged and done again at its next time: one bad workload must not end the others' service."""
+    logged and done again at its next time: one bad workload must not end the others' service.
+    `observe` is told how long each planning pass took, in seconds."""
 
     def __init__(
         self,
@@ -31,10 +33,12 @@ class Runner:
         *,
         steward: Steward | None = None,
         gateway: HubGateway | None = None,
+        observe: Callable[[float], object] = lambda _seconds: None,
     ) -> None:
         self._scheduler = scheduler
         self._steward = steward
         self._gateway = gateway
+        self._observe = observe
         self._plan_now = asyncio.Event()
         self._look_now = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,7 +75,9 @@ class Runner:
             await self._guard(self._tick)
 
     async def _tick(self) -> None:
+        began = time.perf_counter()
         self._scheduler.tick()
+        self._observe(time.perf_counter() - began)
 
     async def _look(self, steward: Steward) -> None:
         while True:

@@ -35,7 +35,6 @@ from scheduler_bridge.model.workload import (
     WorkloadId,
     WorkloadSpec,
 )
-from scheduler_bridge.policy.values import Plan
 from scheduler_bridge.store.base import LeaseRecord
 
 PAUSE_SCOPES: Final = ("reclaim", "preempt", "all")
@@ -56,7 +55,6 @@ class Scheduler:
         self.books = books
         self.settings = settings or Settings()
         self.wake: Callable[[], object] = self.tick
-        self.on_plan: Callable[[Plan], object] = lambda _plan: None
         self.waiters: Counter[tuple[str, str]] = Counter()
         self._withdrawn: set[str] = set()
         self._failed_suspends: dict[str, float] = {}
@@ -80,7 +78,7 @@ class Scheduler:
     def tick(self) -> None:
         """Do what time demands, then plan."""
         timers.enforce(self.books, self.settings)
-        self.on_plan(run_cycle(self.books, self.settings, self._failed_suspends))
+        run_cycle(self.books, self.settings, self._failed_suspends)
 
     def next_due(self) -> float | None:
         """UNIX seconds at which `tick` is needed without any event."""

@@ -129,12 +129,12 @@ class Steward:
         lingering = self._books.is_lingering(record)
         if life is Life.GONE:
             self._conclude(record, lingering=lingering)
+        elif life is Life.UNKNOWN:
+            self._doubt(record)
         elif lingering:
             self._press(record)
         elif life is Life.ORPHANED:
             await self._adopt(record)
-        elif life is Life.UNKNOWN:
-            self._doubt(record)
 
     def _conclude(self, record: LeaseRecord, *, lingering: bool) -> None:
         """Neither supervisor nor sandbox lives: what it wrote down counts, else it is a loss."""

@@ -63,16 +63,21 @@ def _due_times(books: Books, settings: Settings) -> Iterator[float]:
             yield record.lease.expires_at + settings.lease_margin
         if workload.phase is Phase.QUEUED and retry_at(workload, settings) > now:
             yield retry_at(workload, settings)
-        if workload.spec.kind is Kind.JOB and workload.lease:
-            protected = workload.phase_since + workload.spec.min_runtime_seconds
-            if protected > now:
-                yield protected
+        if protected_until(workload) > now:
+            yield protected_until(workload)
     for record in books.leases.values():
         if books.is_lingering(record) and not record.handle:
             yield record.lease.expires_at + settings.lease_margin
     for pause in books.pauses.values():
         if pause.until > now:
             yield pause.until
+
+
+def protected_until(workload: Workload) -> float:
+    """Until when it may not be asked to yield; 0 without a place."""
+    if workload.lease is None:
+        return 0.0
+    return workload.lease.granted_at + workload.spec.min_runtime_seconds
 
 
 def retry_at(workload: Workload, settings: Settings) -> float:
@@ -87,14 +92,17 @@ def _deadline(workload: Workload) -> Deadline | None:
 
 
 def deadline_at(workload: Workload, record: LeaseRecord | None, deadline: Deadline) -> float:
-    """A start is timed from the moment its place was taken up."""
+    """A start is timed from the moment its place was taken up; an end comes after its grace."""
     since = workload.phase_since
     if record is not None and record.taken_at is not None:
         since = max(since, record.taken_at) if workload.phase in _STARTS else since
+    if workload.phase in _IN_GRACE:
+        return since + deadline.seconds + workload.spec.grace_seconds
     return since + deadline.seconds
 
 
 _STARTS = (Phase.STARTING, Phase.RESUMING)
+_IN_GRACE = (Phase.PREEMPTING, Phase.CANCELLING)
 
 
 def _lapse(books: Books, workload: Workload, record: LeaseRecord) -> None:

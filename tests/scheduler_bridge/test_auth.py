@@ -146,6 +146,15 @@ async def test_users_hear_of_their_own_work_only(world: World) -> None:
     await stream.aclose()  # type: ignore[attr-defined]
 
 
+async def test_a_user_called_like_a_service_is_not_that_service(world: World) -> None:
+    world.hub.users["hub-user-token"] = hub_user("hub")
+    client = world("hub-user-token")
+    assert await client.list() == ()
+    hers = await alices_session(world)
+    await refused(client.get(hers.id), NotFound)
+    await refused(client.take(hers.id))
+
+
 async def test_an_administrators_notebook_is_no_administrator(world: World) -> None:
     hers = await alices_session(world)
     await refused(world("root-notebook").get(hers.id), NotFound)

@@ -58,7 +58,10 @@ async def test_the_template_gets_a_private_request_and_its_output_is_the_handle(
     )
     local = cluster(tmp_path, "{python}", "-c", program, "{request}")
     handle = await local.launch(a_job(), a_grant(), adopt=False)
-    assert handle == {"supervisor": {"pid": 4, "started": 5}}
+    assert handle == {
+        "supervisor": {"pid": 4, "started": 5},
+        "directory": str(tmp_path / "run" / "j-1"),
+    }
     request = tmp_path / "requests" / "j-1.json"
     assert stat.S_IMODE(request.stat().st_mode) == 0o600
     local.forget("j-1")

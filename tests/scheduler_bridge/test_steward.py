@@ -206,11 +206,30 @@ async def test_nothing_is_concluded_from_what_is_not_known(life: Life) -> None:
     assert await scene.gpus_taken() == 1
 
 
+async def test_a_holder_that_died_before_it_could_tell_frees_its_place_in_the_end() -> None:
+    scene = Scene()
+    workload = await scene.plugin.submit(job(), key="j")
+    grant = await scene.plugin.take(workload.id)
+    handle = {"name": workload.id, "supervisor": {"pid": 1, "started": 1}}
+    report = Report(1, Phase.STARTING, handle=handle)
+    await scene.plugin.heartbeat(grant.lease.id, grant.credential, report)
+    scene.cluster.lives[workload.id] = Life.UNKNOWN
+    scene.plugin.advance(600)
+    await scene.steward.step()
+    assert (await scene.plugin.get(workload.id)).phase is Phase.QUEUED
+    assert await scene.gpus_taken() == 1
+    scene.plugin.advance(60)
+    await scene.steward.step()
+    assert (await scene.plugin.get(workload.id)).epoch == 2
+
+
 async def test_a_cancelled_job_that_does_not_end_is_ended_by_force() -> None:
     scene = Scene()
     workload, _ = await scene.job()
     await scene.plugin.desire(workload.id, Desired.STOPPED, actor="bob", reason="cancel")
-    scene.plugin.advance(300)
+    scene.plugin.advance(329)
+    assert (await scene.plugin.get(workload.id)).phase is Phase.CANCELLING
+    scene.plugin.advance(1)
     assert (await scene.plugin.get(workload.id)).phase is Phase.CANCELLED
     await scene.steward.step()
     assert scene.cluster.terminated == []
