@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from snapshot import criu, pageserver, proc, programs, sockets
+from snapshot import criu, pageserver, proc, programs, skeleton, sockets
 from snapshot.model import Process, SandboxSpec, Tools
 from snapshot.plan import Mount
 from snapshot.scratch import Scratch
@@ -84,7 +84,7 @@ class Dump:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            env=programs.CLEAN_ENVIRONMENT,
+            env=skeleton.criu_environment(self._spec),
             pass_fds=(self._pages_there.fileno(), images.descriptor),
             start_new_session=True,
         )
@@ -199,9 +199,13 @@ def _note_criu(spec: SandboxSpec, pid: int) -> None:
     Path(spec.directory, CRIU_FILE).write_bytes(_PROCESS.dump_json(process))
 
 
-async def mend(spec: SandboxSpec, process: Process) -> None:
+async def mend(
+    tools: Tools, spec: SandboxSpec, process: Process, mounts: Sequence[Mount] = ()
+) -> None:
     """Undo a dump whose supervisor died. Left alone, CRIU reads the end of our pipe as a veto and
     lets the tree go on; one that does not end is killed. Nothing happens if no dump was under way.
+
+    `tools` and `mounts` play no part: no second dump is needed to undo the first.
     """
     record = Path(spec.directory, CRIU_FILE)
     try:

@@ -98,4 +98,4 @@ class LocalFreezer:
         return await Restore(self._tools, self._repository, spec, Steps(on_step)).run(manifest_key)
 
     async def mend(self, spec: SandboxSpec, process: Process) -> None:
-        await mend(spec, process)
+        await mend(self._tools, spec, process)

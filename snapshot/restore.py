@@ -134,7 +134,7 @@ class Restore:
         return Path(self.spec.directory, PID_FILE)
 
     async def _restore(self, order: plan.LaunchOrder, folder: Scratch) -> Process:
-        status = await _run_criu(order, folder)
+        status = await _run_criu(order, folder, skeleton.criu_environment(self.spec))
         pid = proc.read_text(str(self._pid_file())).strip()
         if status != 0 or not pid:
             said = await asyncio.to_thread(
@@ -194,14 +194,14 @@ def _device_changes(
     }
 
 
-async def _run_criu(order: plan.LaunchOrder, folder: Scratch) -> int:
+async def _run_criu(order: plan.LaunchOrder, folder: Scratch, environment: dict[str, str]) -> int:
     """CRIU's exit status. Whatever it left half-built is ended when it does not succeed."""
     launcher = await asyncio.create_subprocess_exec(
         *programs.launcher("restore"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
-        env=programs.CLEAN_ENVIRONMENT,
+        env=environment,
         pass_fds=(folder.descriptor,),
         start_new_session=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -263,3 +265,90 @@ async def test_a_traced_program_is_named_before_anything_is_touched(box: Box) ->
     assert "traced" in refused.value.blockers[0].what
     assert sandbox.is_alive(process)
     assert network.find(box.spec) == link
+
+
+SHARED = """
+import hashlib, os, time
+with open("/dev/shm/large", "wb") as file:
+    file.write(os.urandom(100_000_000))
+before = hashlib.sha256(open("/dev/shm/large", "rb").read()).hexdigest()
+turn = 0
+while True:
+    turn += 1
+    assert hashlib.sha256(open("/dev/shm/large", "rb").read()).hexdigest() == before
+    print(f"turn {turn}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+async def test_large_shared_memory_files_come_back_whole(box: Box) -> None:
+    await box.start(PYTHON, "-c", SHARED)
+    await goes_on(box)
+    await box.thaw(await box.freeze())
+    await goes_on(box)
+    assert "Traceback" not in box.output()
+
+
+DEVICE = """
+import glob, time
+held = open("/dev/vgpu0")
+while True:
+    held.seek(0)
+    print(f"held {held.read()} seen {glob.glob('/dev/vgpu*')}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+async def test_a_tree_comes_back_with_the_devices_of_its_new_lease(
+    box: Box, passable: Path
+) -> None:
+    for number in (0, 1):
+        device = passable / f"vgpu{number}"
+        device.write_text(f"identity-{number}")
+        device.chmod(0o666)
+    await box.start(PYTHON, "-c", DEVICE, devices=(str(passable / "vgpu0"),))
+    await box.says("held identity-0 seen ['/dev/vgpu0']")
+    stored = await box.freeze()
+    box.spec = replace(box.spec, devices=(str(passable / "vgpu1"),))
+    seen = len(box.output())
+    await box.thaw(stored)
+    said = await box.says("held", after=seen)
+    assert "held identity-1 seen ['/dev/vgpu1']" in said
+    assert "identity-0" not in said
+
+
+async def test_a_folder_that_other_accounts_cannot_pass_is_named_first(
+    box: Box, passable: Path
+) -> None:
+    process = await box.start(PYTHON, "-c", COUNT)
+    await goes_on(box)
+    os.chmod(passable, 0o700)
+    with pytest.raises(CannotFreezeError, match="chmod o"):
+        await box.freeze()
+    assert sandbox.is_alive(process)
+    os.chmod(passable, 0o711)
+    await box.thaw(await box.freeze())
+    await goes_on(box)
+
+
+async def test_a_user_who_forges_links_gets_no_file_of_others_pinned(
+    box: Box, passable: Path
+) -> None:
+    """The path of an open file is swapped for a link into a closed folder before the freeze."""
+    closed = passable / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "file").write_text("secret")
+    folder = box.home / "folder"
+    folder.mkdir()
+    (folder / "file").write_text("harmless")
+    for path in (folder, folder / "file"):
+        os.chown(path, box.spec.identity.uid, box.spec.identity.gid)
+    program = "held = open('/home/alice/folder/file')\n" + COUNT
+    await box.start(PYTHON, "-c", program)
+    await goes_on(box)
+    folder.rename(box.home / "moved")
+    folder.symlink_to(closed)
+    with contextlib.suppress(FreezeFailedError):
+        await box.freeze()
+    pins = box.spec.directory / "pins"
+    assert [p for p in pins.rglob("*") if p.is_file() and p.read_bytes() == b"secret"] == []
