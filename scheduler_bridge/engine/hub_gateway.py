@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,7 @@ PATIENCE_SECONDS: Final = 2.0
 """A Hub that waits takes the place up within that time."""
 
 RETRY_SECONDS: Final = (5.0, 15.0, 30.0, 60.0)
+ASKED_AT_ONCE: Final = 16
 HUB_SERVICE: Final = "hub"
 _ACTOR: Final = "scheduler"
 _ACCEPTED: Final = frozenset({200, 201, 202})
@@ -42,16 +44,22 @@ class HubGateway:
         self._books = scheduler.books
         self._url = api_url.rstrip("/")
         self._attempts: dict[str, Attempt] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._client = httpx.AsyncClient(
             timeout=15.0, trust_env=False, headers={"Authorization": f"token {token}"}
         )
 
     async def step(self) -> None:
-        """Ask the Hub to start each server whose place waits."""
+        """Begin to ask the Hub for each server whose place waits. The Hub answers when a server is
+        up or takes long, so one does not wait for another."""
         for workload, record in self._placed():
             if self._is_due(workload, record):
-                await self._start(workload, record)
+                self._begin(workload, record)
         self._attempts = {k: v for k, v in self._attempts.items() if k in self._books.leases}
+
+    async def settle(self) -> None:
+        """Wait until every start that was begun is answered."""
+        await asyncio.gather(*self._asking.values())
 
     def next_due(self) -> float | None:
         """UNIX seconds at which `step` has something to look at."""
@@ -74,13 +82,26 @@ class HubGateway:
         return attempt.at + RETRY_SECONDS[min(attempt.count, len(RETRY_SECONDS)) - 1]
 
     def _is_due(self, workload: Workload, record: LeaseRecord) -> bool:
+        if record.lease.id in self._asking or len(self._asking) >= ASKED_AT_ONCE:
+            return False
         waits = self._scheduler.waiters[workload.id, HUB_SERVICE] > 0
         return not waits and self._books.clock.now() >= self._due_at(record)
 
-    async def _start(self, workload: Workload, record: LeaseRecord) -> None:
-        known = self._attempts.get(record.lease.id)
+    def _begin(self, workload: Workload, record: LeaseRecord) -> None:
+        name = record.lease.id
+        known = self._attempts.get(name)
         count = 1 if known is None else known.count + 1
-        self._attempts[record.lease.id] = Attempt(self._books.clock.now(), count)
+        self._attempts[name] = Attempt(self._books.clock.now(), count)
+        task = asyncio.create_task(self._start(workload, count), name=f"start {workload.id}")
+        self._asking[name] = task
+        task.add_done_callback(lambda done: self._end(name, done))
+
+    def _end(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._asking[name]
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("%s failed; it is tried again", task.get_name(), exc_info=error)
+
+    async def _start(self, workload: Workload, count: int) -> None:
         problem = await self._ask(workload)
         level = logging.WARNING if problem else logging.INFO
         _log.log(level, "asked the Hub to start %s: %s", workload.id, problem or "accepted")
@@ -109,7 +130,11 @@ class HubGateway:
         return f"the Hub answered {answer.status_code}: {_message(answer)}"
 
     async def aclose(self) -> None:
-        """Release connections."""
+        """End what was begun and release connections."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         await self._client.aclose()
 
 

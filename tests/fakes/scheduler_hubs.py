@@ -12,7 +12,8 @@ from typing import Any
 
 @dataclass
 class FakeHub:
-    """Answers `/user` from `users` (token -> model) and counts every request."""
+    """Answers `/user` from `users` (token -> model) and counts every request. Answers only while
+    `released` is set."""
 
     url: str = ""
     users: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -22,6 +23,10 @@ class FakeHub:
     tokens: list[str] = field(default_factory=list)
     questions: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.released.set()
 
     def answer(self, method: str, path: str, token: str) -> tuple[int, dict[str, Any]]:
         if method == "GET" and path == "/hub/api/user":
@@ -49,6 +54,7 @@ async def fake_hub(**values: Any) -> AsyncIterator[FakeHub]:
             headers = {name.lower(): value for name, _, value in lines}
             token = headers.get("authorization", "").rpartition(" ")[2]
             status, body = hub.answer(method, path, token)
+            await hub.released.wait()
             content = json.dumps(body).encode()
             writer.write(
                 b"HTTP/1.1 %d x\r\nContent-Type: application/json\r\nConnection: close\r\n"

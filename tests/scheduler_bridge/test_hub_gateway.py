@@ -28,6 +28,7 @@ class Scene:
     async def after(self, seconds: float) -> list[str]:
         self.plugin.advance(seconds)
         await self.gateway.step()
+        await self.gateway.settle()
         return self.hub.starts
 
 
@@ -106,8 +107,31 @@ async def test_a_hub_that_is_down_is_asked_again() -> None:
     for seconds in (2, 5):
         plugin.advance(seconds)
         await gateway.step()
+        await gateway.settle()
     notes = [e for e in await plugin.history(workload.id) if e.kind == "hub_start"]
     assert len(notes) == 2
     assert "does not answer" in notes[0].cause
     await gateway.aclose()
     await plugin.aclose()
+
+
+async def test_one_slow_start_does_not_hold_up_the_others() -> None:
+    async with fake_hub() as hub:
+        hub.released.clear()
+        plugin = InProcessScheduler(gpus=2, clock=ManualClock())
+        gateway = HubGateway(plugin.engine, hub.url, "t")
+        await plugin.submit(session("a"), key="a")
+        await plugin.submit(session("b"), key="b")
+        plugin.advance(2)
+        await gateway.step()
+        async with asyncio.timeout(10):
+            while len(hub.starts) < 2:
+                hub.changed.clear()
+                await hub.changed.wait()
+        plugin.advance(60)
+        await gateway.step()
+        hub.released.set()
+        await gateway.settle()
+        assert len(hub.starts) == 2
+        await gateway.aclose()
+        await plugin.aclose()

@@ -29,6 +29,7 @@ c.JupyterHub.load_roles += [
 ]
 c.JupyterHub.spawner_class = "simple"
 c.Spawner.cmd = ["sleep", "600"]
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
 c.JupyterHub.allow_named_servers = True
 """
 
@@ -84,6 +85,7 @@ async def test_a_placed_session_is_started_at_the_hub(hub: RunningHub, server: s
     workload = await plugin.submit(session("alice", server=server), key="k")
     plugin.advance(3)
     await gateway.step()
+    await gateway.settle()
     last = (await plugin.history(workload.id))[-1]
     assert last.evidence["accepted"], last.cause
     model = (await hub.api("GET", "/users/alice?include_stopped_servers")).json()
