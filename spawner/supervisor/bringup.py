@@ -22,13 +22,13 @@ READY_POLL_SLOWEST = 0.5
 async def start(context: Context) -> None:
     """Start a new sandbox and join it to the network. Raises `MachineError`, nothing left."""
     _describe(context, 0)
-    if not context.order.serve:
-        inside.make_gate(context.sandbox)
+    # A job's command begins with its network; a server takes longer to come up anyway.
+    held = not context.order.serve
     try:
-        context.process = await context.machine.start(context.sandbox)
+        context.process = await context.machine.start(context.sandbox, held=held)
         context.board.update(sandbox=context.process)
         await context.connect()
-        await _let_begin(context)
+        await context.machine.release(context.process, context.sandbox)
     except MachineError:
         await remove(context)
         raise
@@ -64,15 +64,15 @@ async def adopt(context: Context, earlier: Status | None) -> bool:
     context.process = process
     context.machine.go_on(process)
     await context.machine.mend(process, context.sandbox)
-    await context.connect()
-    await _let_begin(context)
+    try:
+        await context.connect()
+    except MachineError as error:
+        if not context.machine.is_alive(process):
+            return False
+        # The tree is what counts; its connection is tried again (see `link_watch`).
+        _log.error("adopted without a connection: %s", error)
+    await context.machine.release(process, context.sandbox)
     return True
-
-
-async def _let_begin(context: Context) -> None:
-    """A job's command begins with its network; a server takes longer to come up anyway."""
-    if not context.order.serve:
-        await inside.open_gate(context.sandbox)
 
 
 async def until_ready(context: Context, within: float) -> bool:

@@ -26,7 +26,7 @@ from spawner.supervisor.wishes import Wishes
 
 _log = logging.getLogger(__name__)
 
-FINAL_MOVE_SECONDS = 20.0
+FINAL_MOVE_SECONDS = 10.0
 """How long a supervisor waits for the scheduler to hear of the end, before it leaves its word in
 `status.json`, where the scheduler's reconciler finds it."""
 
@@ -37,7 +37,7 @@ def sandbox_spec(order: SupervisorOrder, host_port: int) -> SandboxSpec:
         directory=Path(order.directory),
         identity=order.identity,
         inner_root=order.inner_root,
-        argv=order.argv if order.serve else inside.gated(order.argv),
+        argv=order.argv,
         environment=order.environment,
         folder=order.folder,
         binds=order.binds,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler_bridge.errors import SchedulerError, Unavailable
+from scheduler_bridge.model.phases import Phase
 from scheduler_bridge.model.workload import Instruction, Report
 from scheduler_bridge.plugin import SchedulerPlugin
 from spawner.supervisor.courier import Courier
@@ -24,7 +25,7 @@ class Rhythm:
     """Seconds. `poll`: how long the scheduler may keep an answer back; `pause`: the least time
     between two heartbeats while it answers at once; `retry`: after no answer."""
 
-    poll: float = 5.0
+    poll: float = 3.0
     pause: float = 1.0
     retry: float = 2.0
     answer_by: float = 20.0
@@ -89,9 +90,10 @@ class Heartbeat:
         return True
 
     async def _send(self) -> Instruction:
-        return await self._scheduler.heartbeat(
-            self._lease_id, self._credential, self._report(), wait=self._rhythm.poll
-        )
+        report = self._report()
+        # While it comes up there is news all the time, and nothing to wait for.
+        poll = self._rhythm.poll if report.phase is Phase.RUNNING else 0.0
+        return await self._scheduler.heartbeat(self._lease_id, self._credential, report, wait=poll)
 
     def _refuse(self, error: SchedulerError) -> None:
         if self._releasing:

@@ -6,13 +6,10 @@ never through a link, and takes its place by rename.
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import json
 import os
-import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +18,6 @@ from snapshot.model import SandboxSpec
 
 RESUME_FILE = "resume.json"
 GPUS_FILE = "gpus.json"
-GATE_FILE = "gate"
-GATE_SECONDS = 20.0
-GATE_POLL_SECONDS = 0.01
 
 
 def prepare(folder: Path, uid: int, gid: int) -> None:
@@ -64,47 +58,3 @@ def announce_gap(
     write_json(
         spec, RESUME_FILE, {"epoch": epoch, "at": now, "seconds": seconds, "notes": list(notes)}
     )
-
-
-def gated(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The same command, begun only when the gate opens: not before the network is there."""
-    wait = f'read -r _ </run/hubernate/{GATE_FILE}; exec "$@"'
-    return ("/bin/sh", "-c", wait, "hubernate-gate", *argv)
-
-
-def make_gate(spec: SandboxSpec) -> None:
-    """Put a closed gate (a FIFO) into the folder, which no program of the user sees yet."""
-    with opened(Path(spec.directory, "run")) as folder:
-        with suppress(FileNotFoundError):
-            os.unlink(GATE_FILE, dir_fd=folder)
-        os.mkfifo(GATE_FILE, 0o600, dir_fd=folder)
-        owner = os.fstat(folder)
-        os.chown(GATE_FILE, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
-
-
-async def open_gate(spec: SandboxSpec) -> None:
-    """Let the command begin, once it waits at the gate. No gate, or nobody waiting: nothing
-    happens."""
-    with opened(Path(spec.directory, "run")) as folder, suppress(OSError, TimeoutError):
-        async with asyncio.timeout(GATE_SECONDS):
-            await _write_when_read(folder)
-        os.unlink(GATE_FILE, dir_fd=folder)
-
-
-async def _write_when_read(folder: int) -> None:
-    """Opening a FIFO for writing fails until somebody reads. Raises `OSError` if it is no FIFO."""
-    while True:
-        try:
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW
-            descriptor = os.open(GATE_FILE, flags, dir_fd=folder)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            await asyncio.sleep(GATE_POLL_SECONDS)
-            continue
-        try:
-            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-                os.write(descriptor, b"go\n")
-            return
-        finally:
-            os.close(descriptor)

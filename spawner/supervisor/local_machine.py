@@ -22,7 +22,13 @@ from snapshot.model import (
     Thawed,
     Tools,
 )
-from spawner.supervisor.machine import NotFreezableError, NotResumedError, NotStartedError
+from spawner.supervisor import gate
+from spawner.supervisor.machine import (
+    NotFreezableError,
+    NotResumedError,
+    NotStartedError,
+    StoreSilentError,
+)
 from spawner.supervisor.order import SupervisorOrder
 
 if TYPE_CHECKING:
@@ -45,15 +51,41 @@ class LocalHost:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._halted: dict[Process, tuple[Process, ...]] = {}
+        self._linking = asyncio.Lock()
+        self._wants_link = False
 
-    async def start(self, spec: SandboxSpec) -> Process:
+    async def start(self, spec: SandboxSpec, *, held: bool) -> Process:
         try:
+            if held:
+                gate.make(spec)
+                spec = replace(spec, argv=gate.gated(spec.argv))
             return await sandbox.start(spec, self._tools)
-        except sandbox.SandboxError as error:
+        except (sandbox.SandboxError, OSError) as error:
             remedy = f"Details are in {spec.directory}/supervisor.log."
             raise NotStartedError(str(error), remedy=remedy) from error
 
+    async def release(self, process: Process, spec: SandboxSpec) -> None:
+        ended = asyncio.ensure_future(self.ended(process))
+        opening = asyncio.ensure_future(gate.open_gate(spec))
+        try:
+            await asyncio.wait({ended, opening}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            opening.cancel()
+            await asyncio.gather(ended, opening, return_exceptions=True)
+
     async def connect(self, process: Process, spec: SandboxSpec) -> int:
+        async with self._linking:
+            self._wants_link = True
+            return await self._connect_or_say_why(process, spec)
+
+    async def reconnect(self, process: Process, spec: SandboxSpec) -> int | None:
+        async with self._linking:
+            if not self._wants_link or network.find(spec) is not None:
+                return None
+            return await self._connect_or_say_why(process, spec)
+
+    async def _connect_or_say_why(self, process: Process, spec: SandboxSpec) -> int:
         try:
             return (await self._connect(process, spec)).host_port
         except (network.NetworkError, TimeoutError, OSError) as error:
@@ -74,9 +106,11 @@ class LocalHost:
             return await network.connect(process, free, self._tools, choose_port=True)
 
     async def disconnect(self, spec: SandboxSpec) -> None:
-        link = network.find(spec)
-        if link is not None:
-            await link.close()
+        async with self._linking:
+            self._wants_link = False
+            link = network.find(spec)
+            if link is not None:
+                await link.close()
 
     async def ended(self, process: Process) -> None:
         while not await programs.wait_until_ended(process, WATCH_SECONDS):
@@ -145,24 +179,32 @@ class LocalMachine(LocalHost):
         return await asyncio.to_thread(proctree.inspect, process)
 
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
+        steps: dict[str, float] = {}
+
+        def note(name: str, seconds: float) -> None:
+            _log.info("%s took %.3f s", name, seconds)
+            steps[name] = seconds
+
         try:
             freezer = await self._freezer()
-            return await freezer.freeze(
+            stored = await freezer.freeze(
                 spec,
                 process,
                 key,
                 {**self._order.facts, "workload": self._order.workload_id},
                 disconnect=lambda: self.disconnect(spec),
-                on_step=_log_step,
+                on_step=note,
             )
+            # The manifest knows only the steps before the commit.
+            return replace(stored, timings=steps)
         except (SnapshotError, OSError) as error:
             message, remedy = _why(error)
             raise NotFreezableError(message, remedy=remedy) from error
 
     async def mend(self, process: Process, spec: SandboxSpec) -> None:
         try:
-            await mend(self._order.tools, spec, process, sandbox.recorded_mounts(spec))
-        except (SnapshotError, DumpError, sandbox.SandboxError, OSError, TimeoutError) as error:
+            await mend(self._order.tools, spec, process)
+        except (SnapshotError, DumpError, OSError, TimeoutError) as error:
             _log.error("what a broken suspend may have left was not mended: %s", error)
 
     async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
@@ -174,8 +216,12 @@ class LocalMachine(LocalHost):
             raise NotResumedError(message, remedy=remedy) from error
 
     async def find(self, key: SnapshotKey) -> Stored | None:
-        repository = await self._repository()
-        stored = await asyncio.to_thread(repository.list, key.owner, key.session)
+        try:
+            repository = await self._repository()
+            stored = await asyncio.to_thread(repository.list, key.owner, key.session)
+        except (SnapshotError, OSError) as error:
+            message, remedy = _why(error)
+            raise StoreSilentError(message, remedy=remedy) from error
         return next((each for each in stored if each.key == key), None)
 
 

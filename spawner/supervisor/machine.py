@@ -32,18 +32,31 @@ class NotResumedError(MachineError):
     """The snapshot was not brought back to life; nothing of the attempt is left."""
 
 
+class StoreSilentError(MachineError):
+    """The store did not say whether there is a snapshot: nothing is known."""
+
+
 class Machine(Protocol):
     """One host. Blocking parts run outside the event loop."""
 
-    async def start(self, spec: SandboxSpec) -> Process:
-        """Build the sandbox and start its first process. Raises
-        `NotStartedError`."""
+    async def start(self, spec: SandboxSpec, *, held: bool) -> Process:
+        """Build the sandbox and start its first process; with `held` the command itself begins only
+        with `release`. Raises `NotStartedError`."""
+        ...
+
+    async def release(self, process: Process, spec: SandboxSpec) -> None:
+        """Let a held command begin. Nothing happens if it was not held, or has begun."""
         ...
 
     async def connect(self, process: Process, spec: SandboxSpec) -> int:
         """Join the sandbox's network to the host's, ending an earlier connection. Returns the host
         port that leads inside: `spec.network.host_port`, or another one if that is taken or 0 (and
         0 if `spec.network.inner_port` is 0: nothing leads in). Raises `NotStartedError`."""
+        ...
+
+    async def reconnect(self, process: Process, spec: SandboxSpec) -> int | None:
+        """Connect again if the connection was lost since `connect`; returns the new host port, None
+        if there was nothing to do. Never undoes a `disconnect`. Raises `NotStartedError`."""
         ...
 
     async def disconnect(self, spec: SandboxSpec) -> None:
@@ -99,7 +112,8 @@ class Machine(Protocol):
         ...
 
     async def find(self, key: SnapshotKey) -> Stored | None:
-        """The committed snapshot of exactly this key, if there is one."""
+        """The committed snapshot of exactly this key, if there is one. Raises
+        `StoreSilentError`."""
         ...
 
 

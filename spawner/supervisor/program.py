@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import logging
 import os
 import time
@@ -24,6 +25,7 @@ from spawner.supervisor.fencing import Fence
 from spawner.supervisor.heartbeat import Heartbeat, Rhythm, handle_of
 from spawner.supervisor.job import JobLife
 from spawner.supervisor.keeper import Keeper
+from spawner.supervisor.link_watch import watch_link
 from spawner.supervisor.machine import Machine, run_directory
 from spawner.supervisor.order import SupervisorOrder
 from spawner.supervisor.sampler import Sampler
@@ -168,6 +170,7 @@ async def supervise(
             keeper.keep("heartbeat", context.heartbeat.run)
             keeper.keep("fence", context.fence.run)
             keeper.keep("sampler", sampler.run)
+            keeper.keep("link", functools.partial(watch_link, context))
             try:
                 life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)
                 return await life.run(earlier)

@@ -11,7 +11,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed
-from spawner.supervisor.machine import NotFreezableError, NotResumedError, NotStartedError
+from spawner.supervisor.machine import (
+    NotFreezableError,
+    NotResumedError,
+    NotStartedError,
+    StoreSilentError,
+)
 
 
 @dataclass
@@ -42,8 +47,14 @@ class WorkingMachine:
         """The tree that runs, or ran last."""
         return list(self.trees.values())[-1]
 
-    async def start(self, spec: SandboxSpec) -> Process:
-        return self._new_tree().process
+    async def start(self, spec: SandboxSpec, *, held: bool) -> Process:
+        tree = self._new_tree()
+        tree.log.append("held" if held else "begun")
+        return tree.process
+
+    async def release(self, process: Process, spec: SandboxSpec) -> None:
+        if "held" in self.trees[process.pid].log:
+            self.trees[process.pid].log.append("begun")
 
     def _new_tree(self) -> Tree:
         pid = next(self._pids)
@@ -59,6 +70,9 @@ class WorkingMachine:
             self._server = await asyncio.start_server(_answer, "127.0.0.1", 0)
             self.port = self._server.sockets[0].getsockname()[1]
         return self.port
+
+    async def reconnect(self, process: Process, spec: SandboxSpec) -> int | None:
+        return None
 
     async def disconnect(self, spec: SandboxSpec) -> None:
         self.connected.discard(str(spec.directory))
@@ -145,7 +159,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 class MachineWithoutNamespaces(WorkingMachine):
     """No sandbox starts."""
 
-    async def start(self, spec: SandboxSpec) -> Process:
+    async def start(self, spec: SandboxSpec, *, held: bool) -> Process:
         raise NotStartedError("The namespaces could not be made.", remedy="Run as root.")
 
 
@@ -192,3 +206,15 @@ class MachineThatLosesItsSupervisorAfterTheCommit(WorkingMachine):
         self.committed.set()
         await asyncio.Event().wait()
         raise AssertionError
+
+
+class MachineWhoseStoreComesBackLater(MachineThatLosesItsSupervisorAfterTheCommit):
+    """The commit happened, and then the store is silent for some questions."""
+
+    silent_answers = 1
+
+    async def find(self, key: SnapshotKey) -> Stored | None:
+        if self.silent_answers:
+            self.silent_answers -= 1
+            raise StoreSilentError("The store does not answer.")
+        return await super().find(key)

@@ -111,3 +111,10 @@ async def test_a_job_whose_sandbox_does_not_start_has_failed(tmp_path: Path) -> 
         assert await s.outcome() is Outcome.FAILED
         assert s.workload.phase is Phase.FAILED
         assert s.workload.remedy == "Run as root."
+
+
+async def test_a_command_begins_with_its_network(tmp_path: Path) -> None:
+    async with stage(tmp_path, WorkingMachine(), kind=Kind.JOB) as s:
+        await s.begin()
+        await s.reaches(Phase.RUNNING)
+        assert s.machine.only_tree().log == ["held", "connected", "begun"]

@@ -18,6 +18,7 @@ from spawner.supervisor.wishes import Action, Wishes
 from tests.builders.supervisor import stage, until
 from tests.fakes.machine import (
     MachineThatLosesItsSupervisorAfterTheCommit,
+    MachineWhoseStoreComesBackLater,
     MachineWhoseStoreIsDown,
     MachineWithDeafServer,
     MachineWithOpenGpuHandle,
@@ -155,10 +156,13 @@ async def test_a_supervisor_that_died_is_replaced_without_touching_the_tree(
         assert await s.outcome() is Outcome.SUSPENDED
 
 
+@pytest.mark.parametrize(
+    "make", [MachineThatLosesItsSupervisorAfterTheCommit, MachineWhoseStoreComesBackLater]
+)
 async def test_a_supervisor_that_died_after_the_commit_left_a_suspended_session(
-    tmp_path: Path,
+    tmp_path: Path, make: type[MachineThatLosesItsSupervisorAfterTheCommit]
 ) -> None:
-    machine = MachineThatLosesItsSupervisorAfterTheCommit()
+    machine = make()
     async with stage(tmp_path, machine) as s:
         await s.begin()
         await s.reaches(Phase.RUNNING)
@@ -318,11 +322,15 @@ async def test_the_inner_socket_belongs_to_the_user_and_is_made_anew(tmp_path: P
         await s.begin()
         await s.reaches(Phase.RUNNING)
         inner = s.directory / "run" / "inner.sock"
-        before = inner.stat()
-        assert before.st_uid == 210_000
+        assert inner.stat().st_uid == 210_000
         await s.kill()
-        await s.begin("adopt")
-        await until(lambda: inner.exists() and inner.stat().st_ino != before.st_ino)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            with pytest.raises(ConnectionRefusedError):
+                sock.sendto(b"{}", str(inner))
+            await s.begin("adopt")
+            await until(lambda: s.machine.only_tree().log.count("connected") == 2)
+            sock.sendto(b'{"connections": 3}', str(inner))
+        await until(lambda: s.workload.signals.get("connections") == 3)
 
 
 async def test_one_folder_has_one_supervisor(

@@ -87,7 +87,7 @@ class Bench:
     async def is_up(self) -> None:
         """Wait until this supervisor says that the session runs."""
         await until(lambda: self.status.supervisor == self.supervisor, 60)
-        await self.comes_to(lambda: self.status.phase == Phase.RUNNING)
+        await self.comes_to(lambda: self.status.phase == Phase.RUNNING and self.status.host_port)
 
     async def is_suspended(self) -> None:
         """Wait for the end of the supervisor, in a commit."""
@@ -176,6 +176,18 @@ def _without_scheduler(site: LocalSite) -> LocalSite:
     from dataclasses import replace
 
     return replace(site, scheduler_url="http://127.0.0.1:9")
+
+
+async def test_a_lost_connection_comes_back(bench: Bench) -> None:
+    await bench.launch()
+    await bench.is_up()
+    link = json.loads((bench.directory / "network.json").read_text())["process"]
+    os.kill(link["pid"], signal.SIGKILL)
+    await until(lambda: proc.has_ended(Process(**link)))
+    before = (bench.directory / "network.json").stat().st_mtime_ns
+    await bench.comes_to(lambda: (bench.directory / "network.json").stat().st_mtime_ns != before)
+    await bench.comes_to(lambda: "answers on port" in bench.log)
+    assert await bench.server.call("GET", "api/kernels") == []
 
 
 async def test_a_killed_supervisor_is_replaced(bench: Bench) -> None:
