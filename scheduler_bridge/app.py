@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
-import json
 import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +34,7 @@ from scheduler_bridge.engine.runner import Runner
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Settings, SystemClock
 from scheduler_bridge.engine.steward import Steward
+from scheduler_bridge.logs import configure_logging
 from scheduler_bridge.metrics import Metrics
 from scheduler_bridge.model.workload import Node
 from scheduler_bridge.policy.values import Rules
@@ -331,37 +330,6 @@ def _not_ready(books: Books, runner: Runner) -> str:
         return f"the database does not answer: {error}"
     dead = runner.dead_task()
     return f"the task {dead} has ended" if dead else runner.failing
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def configure_logging(*, as_json: bool, level: int | str) -> None:
-    """Logs on standard error. Requests' headers and bodies are never logged."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        _JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    )
-    logging.basicConfig(level=min(_number(level), logging.INFO), handlers=[handler], force=True)
-    # httpx logs every request's URL; the others tell what no operator asks
-    for name in ("httpx", "httpcore", "alembic.runtime.plugins", "uvicorn.error"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def _number(level: int | str) -> int:
-    return level if isinstance(level, int) else cast("int", logging.getLevelName(level))
 
 
 def main() -> None:

@@ -37,12 +37,15 @@ class InProcessScheduler:
     """Implements `plugin.SchedulerPlugin`. Plans at once after every change.
 
     With a `ManualClock`, `advance` moves time and does what time demands; with the system's clock,
-    call `advance(0)` for that.
+    call `advance(0)` for that. `url` and `token` mean nothing here: they let it be made from a trait
+    in the same way as the client.
     """
 
     def __init__(
         self,
+        url: str = "",
         *,
+        token: str = "",
         gpus: int = 4,
         nodes: tuple[Node, ...] | None = None,
         device_folder: Path = Path("/dev"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -572,3 +573,14 @@ async def test_idleness_is_recorded_and_told_once(plugin: SchedulerPlugin) -> No
     assert (await plugin.get(workload.id)).version == once.version
     kinds = [e.kind for e in await plugin.history(workload.id)]
     assert kinds.count("idle") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "made"), [("http", SchedulerClient), ("in-process", InProcessScheduler)]
+)
+async def test_both_are_found_by_name_and_made_alike(name: str, made: type) -> None:
+    (found,) = entry_points(group="hubernate.schedulers", name=name)
+    plugin = found.load()("http://127.0.0.1:1", token="a-token")
+    assert isinstance(plugin, made)
+    await plugin.aclose()
+    await plugin.aclose()
