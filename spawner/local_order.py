@@ -1,6 +1,7 @@
 """What a supervisor on this machine is told: composed from the site, the lease and the account.
 
-The `*_order` functions are pure. `start_supervisor` writes the order and starts the process.
+The `*_order` functions are pure but for a look at /dev, unless `control_devices` (what the driver's
+library opens besides a real GPU's own device) is given. `start_supervisor` writes the order and starts the process.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Placed:
 
 def workload_directory(site: LocalSite, workload_id: str) -> Path:
     """The folder of a workload's supervisor. Raises `ValueError` if the id is not a plain name."""
-    if not workload_id or Path(workload_id).name != workload_id or workload_id == "..":
+    if Path(workload_id).name != workload_id or workload_id in {"", ".", ".."}:
         raise ValueError(f"{workload_id!r} is no workload id")
     return Path(site.run_directory) / workload_id
 
@@ -64,6 +65,7 @@ def session_order(
     mode: str = "start",
     snapshot: str = "",
     ready_path: str = "/api",
+    control_devices: tuple[str, ...] | None = None,
 ) -> SupervisorOrder:
     """The order for a session. `argv` and `environment` are the Hub's; `ready_path` is the path
     under which its server answers without a log-in (`BASE_URL` + `api`). `mode` `resume` needs
@@ -79,11 +81,18 @@ def session_order(
         mode=mode,
         snapshot=snapshot,
         ready_path=ready_path,
+        control_devices=control_devices,
     )
 
 
 def job_order(
-    site: LocalSite, placed: Placed, account: Account, *, inner_root: int, adopt: bool = False
+    site: LocalSite,
+    placed: Placed,
+    account: Account,
+    *,
+    inner_root: int,
+    adopt: bool = False,
+    control_devices: tuple[str, ...] | None = None,
 ) -> SupervisorOrder:
     """The order for one attempt of a job. `spec.folder` is a path inside, relative to the home."""
     spec = placed.spec
@@ -98,6 +107,7 @@ def job_order(
         mode="adopt" if adopt else "start",
         snapshot="",
         ready_path="",
+        control_devices=control_devices,
     )
 
 
@@ -113,8 +123,10 @@ def _order(
     mode: str,
     snapshot: str,
     ready_path: str,
+    control_devices: tuple[str, ...] | None,
 ) -> SupervisorOrder:
     spec, lease = placed.spec, placed.lease
+    controls = existing_control_devices() if control_devices is None else control_devices
     directory = workload_directory(site, lease.workload_id)
     return SupervisorOrder(
         mode=mode,
@@ -135,7 +147,7 @@ def _order(
         tools=site.tools,
         store=site.store,
         binds=_binds(site, account),
-        devices=gpu_devices(lease.gpus),
+        devices=gpu_devices(lease.gpus, controls),
         serve=spec.kind is Kind.SESSION,
         ready_path=ready_path,
         reachable_ports=site.reachable_ports,
@@ -161,12 +173,16 @@ def _binds(site: LocalSite, account: Account) -> tuple[Bind, ...]:
     return (home, Bind(venv, venv, read_only=True), *site.binds)
 
 
-def gpu_devices(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+def existing_control_devices() -> tuple[str, ...]:
+    """Those of `NVIDIA_CONTROL_DEVICES` that this machine has. Looks at /dev."""
+    return tuple(path for path in NVIDIA_CONTROL_DEVICES if os.path.exists(path))
+
+
+def gpu_devices(gpus: tuple[Gpu, ...], control_devices: tuple[str, ...]) -> tuple[str, ...]:
     """Host paths of what a lease lets its sandbox open."""
     own = tuple(gpu.device for gpu in gpus)
-    if any(not gpu.virtual for gpu in gpus):
-        return (*own, *NVIDIA_CONTROL_DEVICES)
-    return own
+    is_real = any(not gpu.virtual for gpu in gpus)
+    return (*own, *control_devices) if is_real else own
 
 
 def gpu_facts(gpus: tuple[Gpu, ...]) -> list[dict[str, Any]]:
