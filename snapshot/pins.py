@@ -132,10 +132,12 @@ def _hold_all(
     for file in files:
         if file.name.startswith(_NOT_ON_DISK):
             continue
-        with (
-            contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            _opened(space, file.name) as it,
-        ):
+        try:
+            it = space.open(file.name)
+        except OSError:
+            # Gone, or reached only through a link that was laid there since: not the tree's file.
+            continue
+        try:
             found = os.fstat(it)
             if not stat.S_ISREG(found.st_mode):
                 continue
@@ -143,6 +145,8 @@ def _hold_all(
             if not held and file.id not in open_files and found.st_size <= left:
                 held, left = "copy", left - found.st_size
             pins.append(_pin(file, found, held))
+        finally:
+            os.close(it)
     return tuple(pins)
 
 

@@ -83,3 +83,18 @@ while True:
     print(f"answer {library.answer()}", flush=True)
     time.sleep(0.05)
 """
+
+# Sends without a pause: the shortest moment in which its connection refuses ends it.
+BUSY_CONNECTION = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(listener.getsockname())
+far, _ = listener.accept()
+turn = 0
+while True:
+    for _ in range(2000):
+        near.sendall(b"x")
+        assert far.recv(1) == b"x"
+    turn += 1
+    print(f"turn {turn}", flush=True)
+"""
