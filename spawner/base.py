@@ -32,6 +32,7 @@ from spawner.steps import Step
 from spawner.watching import SessionWatch, url_of
 
 READY_MARGIN_SECONDS = 5.0
+ADOPT_PATIENCE_SECONDS = 20.0
 CANCEL_PATIENCE_SECONDS = 0.7
 """The Hub sleeps one second after it cancelled a start, then looks again: be done before that."""
 
@@ -244,6 +245,9 @@ class GpuSessionMixin(SessionWatch):
         if not self.workload_id or self._is_not_ours:
             # the start failed before it changed anything: what was there stays as it was
             return Closed(Close.ENDED)
+        seen = self.look()
+        if seen.sandbox_alive and not seen.supervisor_alive:
+            await asyncio.wait({self._adopt()}, timeout=ADOPT_PATIENCE_SECONDS)
         closing = Closing(
             self.plugin, self.host, self.workload_id, actor=self.user.name, clock=time.monotonic
         )

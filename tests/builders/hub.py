@@ -204,6 +204,18 @@ class RunningHub:
         model = await self.server(user, name)
         return not model or (not model.get("ready") and not model.get("pending"))
 
+    async def remove(self, user: str) -> None:
+        """Remove a user with every server. The Hub removes nobody whose named servers run."""
+        for server in (await self.api("GET", f"/users/{user}")).json().get("servers", {}):
+            path = f"/users/{user}/servers/{server}" if server else f"/users/{user}/server"
+            await self.api("DELETE", path)
+            await until(lambda name=server: self.is_stopped(user, name), what=f"{user} stopped")
+
+        async def is_removed() -> bool:
+            return (await self.api("DELETE", f"/users/{user}")).status_code in (204, 404)
+
+        await until(is_removed, what=f"{user} removed")
+
     @asynccontextmanager
     async def browser(self, user: str) -> AsyncIterator[Browser]:
         """Log in through the form, as a person does."""

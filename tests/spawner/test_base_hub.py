@@ -71,21 +71,7 @@ async def user(hub: RunningHub, sessions: Path) -> AsyncIterator[User]:
     made = User(hub, sessions, f"user{next(_users)}")
     await hub.api("POST", f"/users/{made.name}")
     yield made
-    await remove(made)
-
-
-async def remove(user: User) -> None:
-    """The Hub removes nobody whose named servers run: stop them first."""
-    answer = await user.hub.api("GET", f"/users/{user.name}")
-    for server in answer.json().get("servers", {}):
-        await user.stop(server)
-        await user.until_stopped(server)
-
-    async def removed() -> bool:
-        answer = await user.hub.api("DELETE", f"/users/{user.name}")
-        return answer.status_code in (204, 404)
-
-    await until(removed, what=f"{user.name} removed")
+    await hub.remove(made.name)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -93,7 +79,7 @@ async def other(hub: RunningHub, sessions: Path) -> AsyncIterator[User]:
     made = User(hub, sessions, f"other{next(_users)}")
     await hub.api("POST", f"/users/{made.name}")
     yield made
-    await remove(made)
+    await hub.remove(made.name)
 
 
 async def test_stop_suspends_and_start_brings_the_same_session_and_token_back(user: User) -> None:
@@ -165,6 +151,17 @@ async def test_a_dead_supervisor_is_replaced_and_the_hub_sees_no_stop(user: User
     assert await user.pid() == pid
     assert (await user.stop()).status_code == 204
     assert not (await user.model())["ready"]
+
+
+async def test_a_stop_finds_a_session_without_supervisor_and_suspends_it(user: User) -> None:
+    await user.start(profile="gpu-1")
+    token, folder = await user.token(), await user.folder()
+    (folder / "orphan").touch()
+    assert (await user.stop()).status_code == 204
+    assert not (await user.model())["ready"]
+    assert await user.token_works(token)
+    assert (await user.start()).status_code == 201
+    assert await user.token() == token
 
 
 async def test_a_session_that_moves_to_another_port_is_found_there(user: User) -> None:
