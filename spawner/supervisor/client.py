@@ -81,4 +81,7 @@ async def watch(directory: Path) -> AsyncIterator[Status]:
     async with _connected(directory) as (reader, writer):
         await _send(writer, {"command": "watch"})
         while line := await reader.readline():
-            yield _read(line)
+            status = _read(line)
+            yield status
+            if status.outcome is not None:
+                return
