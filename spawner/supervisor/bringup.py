@@ -58,10 +58,9 @@ async def adopt(context: Context, earlier: Status | None) -> bool:
     """Take over the sandbox that an earlier supervisor left. False: it is not alive any more."""
     preferred = earlier.host_port if earlier else 0
     _describe(context, preferred)
-    process = earlier.sandbox if earlier else None
+    process = context.process = earlier.sandbox if earlier else None
     if process is None or not context.machine.is_alive(process):
         return False
-    context.process = process
     context.machine.go_on(process)
     await context.machine.mend(process, context.sandbox)
     try:
@@ -76,18 +75,19 @@ async def adopt(context: Context, earlier: Status | None) -> bool:
 
 
 async def until_ready(context: Context, within: float) -> bool:
-    """Wait until the session's server answers. False: it ended, or `within` seconds passed."""
-    if not context.order.serve:
-        return True
+    """Wait until the session's server answers. False: it ended, somebody wants it to stop, or
+    `within` seconds passed."""
     ended = asyncio.ensure_future(context.machine.ended(context.tree))
+    unwanted = asyncio.ensure_future(context.wishes.until_stop())
     answers = asyncio.ensure_future(_until_answer(context))
+    waits = {ended, unwanted, answers}
     try:
-        await asyncio.wait({ended, answers}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=within, return_when=asyncio.FIRST_COMPLETED)
         return answers.done() and not ended.done()
     finally:
-        for task in (ended, answers):
+        for task in waits:
             task.cancel()
-        await asyncio.gather(ended, answers, return_exceptions=True)
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 async def _until_answer(context: Context) -> None:

@@ -130,12 +130,15 @@ class Context:
         self.board.update(phase=phase.value, outcome=outcome, host_port=0, facts=facts)
         return outcome
 
-    async def connect(self) -> int:
-        """Join the network; the host port that was given is remembered and asked for again."""
-        port = await self.machine.connect(self.tree, self.sandbox)
+    async def connect(self) -> None:
+        """Join the network unless it is joined; the host port that was given is remembered, and
+        asked for again later."""
+        self.answers_on(await self.machine.ensure_connected(self.tree, self.sandbox))
+
+    def answers_on(self, port: int) -> None:
+        """The sandbox is reached on this host port now."""
         network = replace(self.sandbox.network, host_port=port)
         self.spec = replace(self.sandbox, network=network)
-        return port
 
     def describe_gpus(self) -> None:
         """Leave the lease's GPUs where programs inside can read them (`gpus.json`)."""

@@ -39,6 +39,7 @@ from spawner.supervisor.wishes import Action, Wishes
 _log = logging.getLogger(__name__)
 
 LONGEST_LINE = 8192
+FAREWELL_SECONDS = 1.0
 _CREDENTIALS = struct.Struct("3i")
 _ACTIONS = {"suspend": Action.SUSPEND, "stop": Action.STOP, "detach": Action.DETACH}
 
@@ -83,6 +84,9 @@ class ControlServer:
         self._board = board
         self._wishes = wishes
         self._clients: set[asyncio.StreamWriter] = set()
+        self._watchers = 0
+        self._unwatched = asyncio.Event()
+        self._unwatched.set()
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -121,8 +125,7 @@ class ControlServer:
             await _send(writer, _refusal("not a JSON object with a command"))
             return
         if command.command == "watch":
-            async for status in self._board.watch():
-                await _send(writer, _state(status))
+            await self._watch(writer)
         elif command.command == "status":
             await _send(writer, _state(self._board.status))
         elif command.command in _ACTIONS:
@@ -133,6 +136,23 @@ class ControlServer:
         else:
             known = ", ".join(["status", "watch", *_ACTIONS])
             await _send(writer, _refusal(f"unknown command; there are: {known}"))
+
+    async def _watch(self, writer: asyncio.StreamWriter) -> None:
+        self._watchers += 1
+        self._unwatched.clear()
+        try:
+            async for status in self._board.watch():
+                await _send(writer, _state(status))
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                self._unwatched.set()
+
+    async def told_all(self) -> None:
+        """Return once every watcher was sent the outcome, or after a second."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._unwatched.wait()
 
 
 def _state(status: Status) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Fence:
         self._needed = needed
         self._renewed_at = clock()
         self._halted_at: float | None = None
+        self._held_open = 0
 
     @property
     def is_halted(self) -> bool:
@@ -46,8 +48,8 @@ class Fence:
         self.open()
 
     def close(self) -> None:
-        """Stop the tree now."""
-        if self._halted_at is None:
+        """Stop the tree now, unless it is held open."""
+        if self._halted_at is None and not self._held_open:
             self._halted_at = self._clock()
             self._halt()
 
@@ -58,10 +60,22 @@ class Fence:
             self._halted_at = None
             self._go_on(stood)
 
+    @contextmanager
+    def held_open(self) -> Iterator[None]:
+        """The tree is not halted in here: it is being frozen, and would be restored as halted."""
+        self._held_open += 1
+        self.open()
+        try:
+            yield
+        finally:
+            self._held_open -= 1
+
     def check(self) -> None:
         """Close if the lease was not renewed for too long."""
         silent = self._clock() - self._renewed_at
-        if self._needed and silent > self._seconds and self._halted_at is None:
+        if self._held_open or not self._needed or self._halted_at is not None:
+            return
+        if silent > self._seconds:
             _log.error("the lease was not renewed for %.0f s: the tree is halted", silent)
             self.close()
 

@@ -61,6 +61,7 @@ class Heartbeat:
         self._rhythm = rhythm or Rhythm()
         self._refused = 0
         self._releasing = False
+        self._is_unheard = False
 
     def expect_release(self) -> None:
         """The lease is about to be given back."""
@@ -81,7 +82,9 @@ class Heartbeat:
             async with asyncio.timeout(self._rhythm.answer_by):
                 instruction = await self._send()
         except (Unavailable, TimeoutError) as error:
-            _log.warning("no heartbeat: %s", error or "no answer in time")
+            if not self._is_unheard:
+                _log.warning("no heartbeat: %s", error or "no answer in time")
+            self._is_unheard = True
             return False
         except SchedulerError as error:
             self._refuse(error)
@@ -104,6 +107,9 @@ class Heartbeat:
             self._lose(error.message)
 
     def _take(self, instruction: Instruction) -> None:
+        if self._is_unheard:
+            _log.info("the scheduler answers again")
+        self._is_unheard = False
         self._courier.nudge()
         if instruction.revoked:
             if not self._releasing:

@@ -29,7 +29,7 @@ class JobLife:
             if context.order.mode != "adopt":
                 await bringup.start(context)
             elif not await bringup.adopt(context, earlier):
-                return await conclude(context, earlier)
+                return await conclude(context)
         except MachineError as error:
             return await context.finish(
                 Phase.FAILED,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 
 from scheduler_bridge.model.phases import Phase
 from spawner.supervisor.context import Context
@@ -31,6 +30,5 @@ async def _look(context: Context) -> None:
         return
     if port is not None:
         _log.warning("the connection was lost; the session answers on port %d again", port)
-        network = replace(context.sandbox.network, host_port=port)
-        context.spec = replace(context.sandbox, network=network)
+        context.answers_on(port)
         context.board.update(host_port=port)

@@ -79,6 +79,14 @@ class LocalHost:
             self._wants_link = True
             return await self._connect_or_say_why(process, spec)
 
+    async def ensure_connected(self, process: Process, spec: SandboxSpec) -> int:
+        async with self._linking:
+            self._wants_link = True
+            link = network.find(spec)
+            if link is not None:
+                return link.host_port
+            return await self._connect_or_say_why(process, spec)
+
     async def reconnect(self, process: Process, spec: SandboxSpec) -> int | None:
         async with self._linking:
             if not self._wants_link or network.find(spec) is not None:
@@ -200,6 +208,11 @@ class LocalMachine(LocalHost):
         except (SnapshotError, OSError) as error:
             message, remedy = _why(error)
             raise NotFreezableError(message, remedy=remedy) from error
+        except Exception as error:
+            # Whatever it is, the tree is still somebody's memory, and has to be looked after.
+            _log.exception("the suspend failed unexpectedly")
+            remedy = f"Details are in {spec.directory}/supervisor.log."
+            raise NotFreezableError(f"The suspend failed: {error!r}.", remedy=remedy) from error
 
     async def mend(self, process: Process, spec: SandboxSpec) -> None:
         try:

@@ -54,6 +54,10 @@ class Machine(Protocol):
         0 if `spec.network.inner_port` is 0: nothing leads in). Raises `NotStartedError`."""
         ...
 
+    async def ensure_connected(self, process: Process, spec: SandboxSpec) -> int:
+        """The same, but a connection that is there stays as it is."""
+        ...
+
     async def reconnect(self, process: Process, spec: SandboxSpec) -> int | None:
         """Connect again if the connection was lost since `connect`; returns the new host port, None
         if there was nothing to do. Never undoes a `disconnect`. Raises `NotStartedError`."""
@@ -100,6 +104,7 @@ class Machine(Protocol):
 
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
         """Dump, store, commit and end the tree. Raises `NotFreezableError` (the tree goes on,
+        possibly
         disconnected)."""
         ...
 

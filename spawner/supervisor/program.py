@@ -164,7 +164,8 @@ async def supervise(
             closing(control.bind(directory)) as asked,
             closing(inner.bind(folder, who.uid, who.gid)) as told,
         ):
-            keeper.keep("control", control.ControlServer(asked, context.board, wishes).run)
+            server = control.ControlServer(asked, context.board, wishes)
+            keeper.keep("control", server.run)
             keeper.keep("inner", inner.InnerSocket(told, context.ear.hear).run)
             keeper.keep("courier", context.courier.run)
             keeper.keep("heartbeat", context.heartbeat.run)
@@ -173,7 +174,10 @@ async def supervise(
             keeper.keep("link", functools.partial(watch_link, context))
             try:
                 life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)
-                return await life.run(earlier)
+                outcome = await life.run(earlier)
+                if outcome is not None:
+                    await server.told_all()
+                return outcome
             finally:
                 await keeper.close()
     finally:

@@ -65,6 +65,8 @@ class SessionLife:
 
     async def _never_ready(self) -> Outcome:
         context = self._context
+        if wish := context.wishes.stop():
+            return await self._stop(wish)
         log = f"Its output is in {context.directory}/run/output.log."
         if context.machine.is_alive(context.tree):
             error = f"The server did not answer within {context.order.ready_seconds:g} s."
@@ -88,10 +90,18 @@ class SessionLife:
             return await self._not_resumed(error.message, error.remedy)
         context.enter(Phase.FILLING, "its memory is coming back")
         if not await bringup.until_ready(context, context.order.ready_seconds):
-            await bringup.remove(context)
-            return await self._not_resumed("The resumed server does not answer.", "")
+            return await self._never_resumed()
         self._running("resumed")
         return None
+
+    async def _never_resumed(self) -> Outcome:
+        context = self._context
+        await bringup.remove(context)
+        if wish := context.wishes.stop():
+            # The scheduler knows what to do with a suspended session that is not wanted.
+            cause = wish.reason or f"stopped by {wish.actor}"
+            return await context.finish(Phase.SUSPENDED, Outcome.STOPPED, cause)
+        return await self._not_resumed("The resumed server does not answer.", "")
 
     async def _not_resumed(self, error: str, remedy: str) -> Outcome:
         """Back to suspended with the snapshot that there was."""
@@ -107,7 +117,7 @@ class SessionLife:
     async def _adopt(self, earlier: Status | None) -> Outcome | None:
         context = self._context
         if not await bringup.adopt(context, earlier):
-            return await conclude(context, earlier)
+            return await conclude(context)
         if await bringup.until_ready(context, context.order.ready_seconds):
             self._running("its supervisor was replaced")
             return None

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from dataclasses import dataclass
-from pathlib import Path
 
 from scheduler_bridge.model.phases import Phase
-from scheduler_bridge.model.workload import SnapshotRef
-from snapshot.model import SnapshotKey, Stored
+from snapshot.model import Stored
+from spawner.supervisor.attempts import key_of, next_attempt
 from spawner.supervisor.context import Context
 from spawner.supervisor.courier import Move
-from spawner.supervisor.machine import NotFreezableError
+from spawner.supervisor.machine import MachineError, NotFreezableError
+from spawner.supervisor.recovery import complete, conclude
 from spawner.supervisor.signals import describe
 from spawner.supervisor.status import Outcome
 
 _log = logging.getLogger(__name__)
 
-SEQUENCE_FILE = "sequence.json"
 EMPTY_POLL_SECONDS = 0.05
 FIRST_COOL_DOWN_SECONDS, LAST_COOL_DOWN_SECONDS = 15.0, 600.0
 
@@ -42,59 +39,17 @@ class CoolDown:
         return max(self._until - now, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """The number of a suspend of one session; written down before it begins."""
-
-    epoch: int
-    sequence: int
-
-
-def last_attempt(directory: Path) -> Attempt | None:
-    """The last suspend that was begun, None if there was none."""
-    try:
-        return Attempt(**json.loads((directory / SEQUENCE_FILE).read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
-
-
-def next_attempt(directory: Path, epoch: int) -> Attempt:
-    """Count up, durably. Within an epoch the sequence grows; a new epoch outranks all before."""
-    before = last_attempt(directory)
-    attempt = Attempt(epoch, before.sequence + 1 if before else 1)
-    temporary = directory / (SEQUENCE_FILE + ".new")
-    temporary.write_text(json.dumps({"epoch": attempt.epoch, "sequence": attempt.sequence}))
-    temporary.replace(directory / SEQUENCE_FILE)
-    return attempt
-
-
-def key_of(context: Context, attempt: Attempt) -> SnapshotKey:
-    """Where the snapshot of an attempt belongs."""
-    order = context.order
-    return SnapshotKey(order.user, order.workload_id, attempt.epoch, attempt.sequence)
-
-
-def reference(stored: Stored) -> SnapshotRef:
-    """What the scheduler is told of a committed snapshot."""
-    return SnapshotRef(
-        key=stored.manifest,
-        epoch=stored.key.epoch,
-        sequence=stored.key.sequence,
-        bytes=stored.memory_bytes,
-        stored_bytes=stored.stored_bytes,
-        created_at=stored.created_at,
-        constraints=stored.constraints,
-    )
-
-
 async def suspend(context: Context, reason: str) -> Outcome | None:
     """Suspend the session. None: it could not be, and goes on as it was (the status says why)."""
     context.enter(Phase.SUSPENDING, reason)
     try:
         stored = await _freeze(context)
     except NotFreezableError as error:
-        await _go_on(context, error)
-        return None
+        if context.machine.is_alive(context.tree):
+            await _go_on(context, error)
+            return None
+        _log.error("the tree is gone although its suspend failed: %s", error)
+        return await conclude(context)
     await _until_empty(context)
     return await complete(context, stored, reason)
 
@@ -105,17 +60,19 @@ async def _freeze(context: Context) -> Stored:
     context.blockers = await context.machine.inspect(context.tree)
     if context.blockers:
         raise NotFreezableError(" ".join(describe(each) for each in context.blockers))
-    # A tree that a fence halted would be restored as halted.
-    context.fence.open()
     attempt = next_attempt(context.directory, context.order.epoch)
-    return await context.machine.freeze(context.tree, context.sandbox, key_of(context, attempt))
+    key = key_of(context, attempt)
+    with context.fence.held_open():
+        return await context.machine.freeze(context.tree, context.sandbox, key)
 
 
 async def _go_on(context: Context, error: NotFreezableError) -> None:
     """The tree runs: give it its network back and tell why it was not suspended."""
     _log.warning("not suspended: %s", error)
-    if context.machine.is_alive(context.tree):
+    try:
         await context.connect()
+    except MachineError as problem:
+        _log.error("the connection is not back yet: %s", problem)
     port = context.sandbox.network.host_port
     context.board.update(
         phase=Phase.RUNNING.value, host_port=port, error=error.message, remedy=error.remedy
@@ -132,15 +89,3 @@ async def _until_empty(context: Context) -> None:
             return
         await asyncio.sleep(EMPTY_POLL_SECONDS)
     await context.machine.terminate(context.tree, 0.0)
-
-
-async def complete(context: Context, stored: Stored, reason: str) -> Outcome:
-    """The tree is stored and gone: clean up and say so."""
-    await context.machine.disconnect(context.sandbox)
-    return await context.finish(
-        Phase.SUSPENDED,
-        Outcome.SUSPENDED,
-        reason,
-        snapshot=reference(stored),
-        steps=stored.timings,
-    )

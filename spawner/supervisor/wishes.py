@@ -61,6 +61,19 @@ class Wishes:
             self._lease_lost = Wish(Action.YIELD_LEASE, reason, "scheduler")
             self.changed.set()
 
+    def stop(self) -> Wish | None:
+        """The wish to stop, if somebody has it."""
+        wish = self.current()
+        return wish if wish is not None and wish.action is Action.STOP else None
+
+    async def until_stop(self) -> None:
+        """Return once somebody wants it to stop. Only one task may wait for changes at a time."""
+        while True:
+            self.changed.clear()
+            if self.stop() is not None:
+                return
+            await self.changed.wait()
+
     def answered(self, wish: Wish) -> None:
         """A local request was carried out or refused. Desired states stay until taken back."""
         if self._local == wish:

@@ -71,6 +71,11 @@ class WorkingMachine:
             self.port = self._server.sockets[0].getsockname()[1]
         return self.port
 
+    async def ensure_connected(self, process: Process, spec: SandboxSpec) -> int:
+        if str(spec.directory) in self.connected:
+            return self.port
+        return await self.connect(process, spec)
+
     async def reconnect(self, process: Process, spec: SandboxSpec) -> int | None:
         return None
 
@@ -166,6 +171,9 @@ class MachineWithoutNamespaces(WorkingMachine):
 class MachineWithDeafServer(WorkingMachine):
     """The session's server listens nowhere."""
 
+    async def ensure_connected(self, process: Process, spec: SandboxSpec) -> int:
+        return 9
+
     async def connect(self, process: Process, spec: SandboxSpec) -> int:
         return 9
 
@@ -218,3 +226,11 @@ class MachineWhoseStoreComesBackLater(MachineThatLosesItsSupervisorAfterTheCommi
             self.silent_answers -= 1
             raise StoreSilentError("The store does not answer.")
         return await super().find(key)
+
+
+class MachineThatCrashesAfterTheCommit(WorkingMachine):
+    """The freeze commits, ends the tree, and then reports a failure."""
+
+    async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
+        await super().freeze(process, spec, key)
+        raise NotFreezableError("The suspend failed: a bug.")

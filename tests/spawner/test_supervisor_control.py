@@ -15,6 +15,7 @@ import pytest
 
 from spawner.supervisor import client, control, inner, inside
 from spawner.supervisor.board import Board
+from spawner.supervisor.fencing import Fence
 from spawner.supervisor.sampler import CpuMeter
 from spawner.supervisor.signals import (
     HOLD_LIMIT_SECONDS,
@@ -209,3 +210,44 @@ def test_a_run_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path)
     with pytest.raises(OSError, match="run"):
         inside.prepare(tmp_path / "run", 210_000, 210_000)
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_fence_never_closes_around_a_freeze() -> None:
+    clock, halted = Clock(), []
+    fence = Fence(
+        10.0, halt=lambda: halted.append("halt"), go_on=lambda _: halted.append("on"), clock=clock
+    )
+    clock.now = 11.0
+    fence.check()
+    assert halted == ["halt"]
+    with fence.held_open():
+        assert halted == ["halt", "on"]
+        fence.check()
+        fence.close()
+        assert not fence.is_halted
+    fence.check()
+    assert fence.is_halted
+
+
+def test_a_lease_without_gpus_needs_no_fence() -> None:
+    clock, halted = Clock(), []
+    fence = Fence(
+        10.0,
+        halt=lambda: halted.append("halt"),
+        go_on=lambda _: halted.append("on"),
+        clock=clock,
+        needed=False,
+    )
+    clock.now = 1e6
+    fence.check()
+    assert halted == []

@@ -17,6 +17,7 @@ from spawner.supervisor.status import Outcome
 from spawner.supervisor.wishes import Action, Wishes
 from tests.builders.supervisor import stage, until
 from tests.fakes.machine import (
+    MachineThatCrashesAfterTheCommit,
     MachineThatLosesItsSupervisorAfterTheCommit,
     MachineWhoseStoreComesBackLater,
     MachineWhoseStoreIsDown,
@@ -149,8 +150,9 @@ async def test_a_supervisor_that_died_is_replaced_without_touching_the_tree(
         tree = s.machine.only_tree()
         await s.kill()
         await s.begin("adopt")
-        await until(lambda: s.status.supervisor is not None and tree.log.count("connected") == 2)
-        assert s.machine.mended
+        await until(lambda: s.machine.mended)
+        # Also its connection stays as it was.
+        assert tree.log.count("connected") == 1
         assert s.machine.only_tree() is tree
         await s.scheduler.desire(s.id, Desired.SUSPENDED, actor="r", reason="idle")
         assert await s.outcome() is Outcome.SUSPENDED
@@ -213,6 +215,55 @@ async def test_stop_ends_the_session_within_its_grace(tmp_path: Path) -> None:
         assert await s.outcome() is Outcome.STOPPED
         assert s.workload.phase is Phase.STOPPED
         assert "terminated with 2 s" in s.machine.only_tree().log
+
+
+async def test_a_start_that_is_not_wanted_any_more_ends_at_once(tmp_path: Path) -> None:
+    async with stage(tmp_path, MachineWithDeafServer()) as s:
+        await s.begin(ready_seconds=3600.0)
+        await until(lambda: s.status.sandbox)
+        await client.ask(s.directory, "stop", actor="alice", reason="cancelled")
+        assert await s.outcome() is Outcome.STOPPED
+        assert s.workload.phase is Phase.STOPPED
+
+
+async def test_a_resume_that_is_not_wanted_any_more_keeps_the_snapshot(tmp_path: Path) -> None:
+    async with stage(tmp_path, WorkingMachine()) as s:
+        await s.begin()
+        await s.reaches(Phase.RUNNING)
+        await s.scheduler.desire(s.id, Desired.SUSPENDED, actor="r", reason="idle")
+        await s.outcome()
+        snapshots = s.machine.snapshots
+        s.machine = MachineWithDeafServer()
+        s.machine.snapshots = snapshots
+        await s.scheduler.desire(s.id, Desired.RUNNING, actor="alice", reason="back")
+        await s.begin("resume", ready_seconds=3600.0)
+        await until(lambda: s.status.phase == "filling")
+        await client.ask(s.directory, "stop", actor="alice", reason="cancelled")
+        assert await s.outcome() is Outcome.STOPPED
+        assert s.workload.phase is Phase.SUSPENDED
+        assert s.workload.snapshot is not None
+
+
+async def test_who_watches_hears_the_outcome(tmp_path: Path) -> None:
+    async with stage(tmp_path, WorkingMachine()) as s:
+        await s.begin()
+        await s.reaches(Phase.RUNNING)
+        seen = []
+        async for status in client.watch(s.directory):
+            if not seen:
+                s.wishes.ask(Action.SUSPEND, reason="now", actor="root")
+            seen.append(status)
+        assert seen[-1].outcome is Outcome.SUSPENDED
+        assert await s.outcome() is Outcome.SUSPENDED
+
+
+async def test_a_commit_counts_even_if_the_suspend_fails_after_it(tmp_path: Path) -> None:
+    async with stage(tmp_path, MachineThatCrashesAfterTheCommit()) as s:
+        await s.begin()
+        await s.reaches(Phase.RUNNING)
+        await s.scheduler.desire(s.id, Desired.SUSPENDED, actor="r", reason="idle")
+        assert await s.outcome() is Outcome.SUSPENDED
+        assert s.workload.snapshot is not None
 
 
 async def test_a_server_that_ends_by_itself_has_exited(tmp_path: Path) -> None:
@@ -328,7 +379,7 @@ async def test_the_inner_socket_belongs_to_the_user_and_is_made_anew(tmp_path: P
             with pytest.raises(ConnectionRefusedError):
                 sock.sendto(b"{}", str(inner))
             await s.begin("adopt")
-            await until(lambda: s.machine.only_tree().log.count("connected") == 2)
+            await until(lambda: s.machine.mended)
             sock.sendto(b'{"connections": 3}', str(inner))
         await until(lambda: s.workload.signals.get("connections") == 3)
 
