@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import weakref
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,7 +52,10 @@ def open_memory() -> SqlStore:
     )
     _prepare(engine)
     METADATA.create_all(engine)
-    return SqlStore(engine)
+    store = SqlStore(engine)
+    # Its connection must be closed, not dropped, also when nobody closes the store.
+    weakref.finalize(store, engine.dispose)
+    return store
 
 
 def open_database(url: str) -> SqlStore:
