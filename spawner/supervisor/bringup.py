@@ -8,8 +8,9 @@ import logging
 import httpx
 
 from scheduler_bridge.model.phases import Phase
+from snapshot.model import Process
 from spawner.supervisor import inside
-from spawner.supervisor.context import Context, sandbox_spec
+from spawner.supervisor.context import Context, halted_in, sandbox_spec
 from spawner.supervisor.machine import MachineError
 from spawner.supervisor.status import Status
 
@@ -38,7 +39,7 @@ async def resume(context: Context) -> None:
     """Restore the order's snapshot and join it to the network. Raises `MachineError`, nothing
     left."""
     _describe(context, 0)
-    _announce(context, seconds=None)
+    announce(context, seconds=None)
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -51,7 +52,7 @@ async def resume(context: Context) -> None:
         await remove(context)
         raise
     if thawed.notes:
-        _announce(context, seconds=None, notes=thawed.notes)
+        announce(context, seconds=None, notes=thawed.notes)
 
 
 async def adopt(context: Context, earlier: Status | None) -> bool:
@@ -61,7 +62,9 @@ async def adopt(context: Context, earlier: Status | None) -> bool:
     process = context.process = earlier.sandbox if earlier else None
     if process is None or not context.machine.is_alive(process):
         return False
-    context.machine.go_on(process)
+    if halted := _halted_by(earlier):
+        context.machine.go_on(halted)
+        announce(context, seconds=None)
     await context.machine.mend(process, context.sandbox)
     try:
         await context.connect()
@@ -72,6 +75,11 @@ async def adopt(context: Context, earlier: Status | None) -> bool:
         _log.error("adopted without a connection: %s", error)
     await context.machine.release(process, context.sandbox)
     return True
+
+
+def _halted_by(earlier: Status | None) -> tuple[Process, ...]:
+    """What an earlier supervisor halted and could not let go on."""
+    return halted_in(earlier.facts) if earlier is not None else ()
 
 
 async def until_ready(context: Context, within: float) -> bool:
@@ -118,7 +126,8 @@ def _describe(context: Context, preferred_port: int) -> None:
     context.describe_gpus()
 
 
-def _announce(context: Context, *, seconds: float | None, notes: tuple[str, ...] = ()) -> None:
+def announce(context: Context, *, seconds: float | None, notes: tuple[str, ...] = ()) -> None:
+    """Tell the server extension that time passed without it."""
     epoch, now = context.order.epoch, context.now()
     inside.announce_gap(context.sandbox, epoch=epoch, now=now, seconds=seconds, notes=notes)
 

@@ -48,6 +48,11 @@ def sandbox_spec(order: SupervisorOrder, host_port: int) -> SandboxSpec:
     )
 
 
+def halted_in(facts: dict[str, Any]) -> tuple[Process, ...]:
+    """The processes that a status names as halted."""
+    return tuple(Process(int(p["pid"]), int(p["started"])) for p in facts.get("halted") or ())
+
+
 @dataclass(slots=True)
 class Context:
     """The state of one supervisor. `process` and `spec` are set once the sandbox is up; `blockers`
@@ -85,6 +90,14 @@ class Context:
         if self.spec is None:
             raise RuntimeError("the sandbox was not described yet")
         return self.spec
+
+    def note(self, name: str, value: Any) -> None:
+        """Put one fact into the status."""
+        self.board.update(facts={**self.board.status.facts, name: value})
+
+    def halted(self) -> tuple[Process, ...]:
+        """What this supervisor's fence has halted."""
+        return halted_in(self.board.status.facts)
 
     def enter(self, phase: Phase, cause: str, **status: Any) -> asyncio.Future[bool]:
         """Be in `phase` from now on: status file first, then the scheduler."""

@@ -50,7 +50,6 @@ class LocalHost:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._halted: dict[Process, tuple[Process, ...]] = {}
         self._linking = asyncio.Lock()
         self._wants_link = False
 
@@ -130,16 +129,15 @@ class LocalHost:
     def is_empty(self, process: Process) -> bool:
         return sandbox.is_empty(process)
 
-    def halt(self, process: Process) -> None:
+    def halt(self, process: Process) -> tuple[Process, ...]:
         try:
-            halted = sandbox.halt(process)
+            return sandbox.halt(process)
         except sandbox.SandboxError as error:
             _log.error("the tree was not halted completely: %s", error)
-            return
-        self._halted[process] = tuple(dict.fromkeys((*self._halted.get(process, ()), *halted)))
+            return proc.members(process)
 
-    def go_on(self, process: Process) -> None:
-        sandbox.go_on(self._halted.pop(process, ()))
+    def go_on(self, halted: tuple[Process, ...]) -> None:
+        sandbox.go_on(halted)
 
     async def terminate(self, process: Process, grace_seconds: float) -> None:
         grace = grace_seconds

@@ -77,12 +77,13 @@ class Machine(Protocol):
         """Proof that no process of the sandbox is left."""
         ...
 
-    def halt(self, process: Process) -> None:
-        """Stop every process of the sandbox where it is. May be repeated."""
+    def halt(self, process: Process) -> tuple[Process, ...]:
+        """Stop every process of the sandbox where it is; those that were stopped already are not
+        among the returned. May be repeated."""
         ...
 
-    def go_on(self, process: Process) -> None:
-        """Undo `halt`. May be repeated."""
+    def go_on(self, halted: tuple[Process, ...]) -> None:
+        """Undo a `halt`. May be repeated."""
         ...
 
     async def terminate(self, process: Process, grace_seconds: float) -> None:

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 from scheduler_bridge.model.phases import Kind, Phase
@@ -121,21 +122,16 @@ def _report(context: Context, sampler: Sampler) -> Report:
 
 
 def _halt(context: Context) -> None:
-    if context.process is not None:
-        context.machine.halt(context.process)
-    context.board.update(facts={**context.board.status.facts, "halted": True})
+    """Which processes were halted is written down: a successor must let exactly these go on."""
+    halted = context.machine.halt(context.process) if context.process is not None else ()
+    context.note("halted", [asdict(process) for process in halted])
 
 
 def _go_on(context: Context, stood_seconds: float) -> None:
+    context.machine.go_on(context.halted())
+    context.note("halted", [])
     if context.process is not None:
-        context.machine.go_on(context.process)
-        inside.announce_gap(
-            context.sandbox,
-            epoch=context.order.epoch,
-            now=context.now(),
-            seconds=stood_seconds,
-        )
-    context.board.update(facts={**context.board.status.facts, "halted": False})
+        bringup.announce(context, seconds=stood_seconds)
 
 
 async def supervise(

@@ -98,11 +98,13 @@ class WorkingMachine:
     def is_empty(self, process: Process) -> bool:
         return not self.is_alive(process)
 
-    def halt(self, process: Process) -> None:
+    def halt(self, process: Process) -> tuple[Process, ...]:
         self.trees[process.pid].halted = True
+        return (process,)
 
-    def go_on(self, process: Process) -> None:
-        self.trees[process.pid].halted = False
+    def go_on(self, halted: tuple[Process, ...]) -> None:
+        for process in halted:
+            self.trees[process.pid].halted = False
 
     async def terminate(self, process: Process, grace_seconds: float) -> None:
         tree = self.trees[process.pid]

@@ -294,11 +294,24 @@ async def test_a_holder_that_cannot_renew_stops_its_tree_until_it_can(tmp_path: 
         tree = s.machine.only_tree()
         s.scheduler.is_away = True
         await until(lambda: tree.halted)
-        assert s.status.facts["halted"] is True
+        assert s.status.facts["halted"]
         s.scheduler.is_away = False
         await until(lambda: not tree.halted)
         left = json.loads((s.directory / "run" / RESUME_FILE).read_text())
         assert left["seconds"] > 0
+
+
+async def test_a_tree_halted_by_a_supervisor_that_died_goes_on(tmp_path: Path) -> None:
+    async with stage(tmp_path, WorkingMachine()) as s:
+        await s.begin(fence_seconds=0.3)
+        await s.reaches(Phase.RUNNING)
+        tree = s.machine.only_tree()
+        s.scheduler.is_away = True
+        await until(lambda: tree.halted)
+        await s.kill()
+        s.scheduler.is_away = False
+        await s.begin("adopt")
+        await until(lambda: not tree.halted)
 
 
 async def test_a_halted_tree_is_suspended_as_a_running_one(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from spawner.launch_job import book_of
 from spawner.local_order import Placed, session_order, start_supervisor, workload_directory
 from spawner.site import LocalSite
 from spawner.supervisor import client
+from spawner.supervisor.local_machine import LocalHost
 from spawner.supervisor.status import Outcome, Status, read_status
 from tests.builders.jupyter import TOKEN, Server
 from tests.builders.scheduler import served, session
@@ -245,3 +246,20 @@ async def test_a_tampered_snapshot_is_refused_and_kept(bench: Bench) -> None:
     assert "fresh" in bench.status.remedy
     assert manifest.exists()
     assert json.loads((bench.directory / "status.json").read_text())["outcome"] == "failed"
+
+
+async def test_a_real_tree_is_halted_and_goes_on(bench: Bench) -> None:
+    """The lease has no GPU, so that the fence is closed by hand: by a lost lease it would be too."""
+    await bench.launch()
+    await bench.is_up()
+    sandbox = bench.status.sandbox
+    assert sandbox is not None
+    machine = LocalHost(bench.site.tools)
+    halted = machine.halt(sandbox)
+    states = {found.state for p in proc.members(sandbox) if (found := proc.stat(p.pid))}
+    assert states == {"T"}
+    assert set(halted) == set(proc.members(sandbox))
+    before = machine.cpu_seconds(sandbox)
+    machine.go_on(halted)
+    assert await bench.server.call("GET", "api/kernels") == []
+    assert before is not None and (machine.cpu_seconds(sandbox) or 0) >= before > 0
