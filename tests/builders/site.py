@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +14,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hub_config.paths import state_folder
-from snapshot.model import Bind, StoreSettings
+from snapshot.model import Bind, Process, StoreSettings
+from snapshot.network import LINK_FILE
+from snapshot.programs import send_signal
 from spawner.site import LocalSite
+from spawner.supervisor.status import read_status
 
 SOURCE = Path(__file__).resolve().parents[2]
 
@@ -21,6 +26,19 @@ needs_sandbox = pytest.mark.skipif(
     os.getuid() != 0 or not Path(state_folder().tools().init[0]).exists(),
     reason="needs root and the tools that `make up` installs",
 )
+
+
+def end_everything(site: LocalSite) -> None:
+    """End what supervisors of this site left behind: supervisors, sandboxes, connections."""
+    for folder in Path(site.run_directory).iterdir():
+        status = read_status(folder)
+        for process in (status.supervisor, status.sandbox) if status else ():
+            if process is not None:
+                send_signal(process, signal.SIGKILL)
+        # Only now: a supervisor that lived would have made another.
+        link = folder / LINK_FILE
+        if link.exists():
+            send_signal(Process(**json.loads(link.read_bytes())["process"]), signal.SIGKILL)
 
 
 @contextmanager
@@ -34,7 +52,7 @@ def local_site(scheduler_url: str) -> Iterator[LocalSite]:
         for folder in ("store", "keys", "cache"):
             (root / folder).mkdir(mode=0o700)
         venv = Path(sys.prefix)
-        yield LocalSite(
+        site = LocalSite(
             python=str(venv / "bin/python"),
             environment_directory=str(venv),
             run_directory=str(root / "run"),
@@ -50,3 +68,7 @@ def local_site(scheduler_url: str) -> Iterator[LocalSite]:
             ),
             binds=(Bind(str(SOURCE), str(SOURCE), read_only=True),),
         )
+        try:
+            yield site
+        finally:
+            end_everything(site)

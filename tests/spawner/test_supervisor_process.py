@@ -77,24 +77,12 @@ class Machine:
         found: Workload = await until(look, 30)
         return found
 
-    def close(self) -> None:
-        """End what a failed test left behind: sandboxes first."""
-        for status_file in Path(self.site.run_directory).glob("*/status.json"):
-            status = read_status(status_file.parent)
-            for process in (status.sandbox, status.supervisor) if status else ():
-                if process is not None and not proc.has_ended(process):
-                    os.kill(process.pid, signal.SIGKILL)
-
 
 @pytest.fixture
 async def machine() -> AsyncIterator[Machine]:
     async with served(gpus=1) as (scheduler, url):
         with local_site(url) as site:
-            made = Machine(site, scheduler)
-            try:
-                yield made
-            finally:
-                made.close()
+            yield Machine(site, scheduler)
 
 
 async def submitted(machine: Machine, script: str) -> Workload:
