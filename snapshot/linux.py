@@ -104,7 +104,11 @@ def private_tmpfs(percent_of_memory: int) -> int:
     """
     context = _check(_libc.syscall(SYS_FSOPEN, b"tmpfs", FSOPEN_CLOEXEC), "fsopen tmpfs")
     try:
-        for name, value in ((b"mode", b"0755"), (b"size", b"%d%%" % percent_of_memory)):
+        for name, value in (
+            (b"mode", b"0755"),
+            (b"size", b"%d%%" % percent_of_memory),
+            (b"huge", b"within_size"),
+        ):
             result = _libc.syscall(SYS_FSCONFIG, context, FSCONFIG_SET_STRING, name, value, 0)
             _check(result, f"tmpfs {name.decode()}")
         created = _libc.syscall(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
