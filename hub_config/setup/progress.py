@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 import subprocess
 import sys
 import threading
@@ -93,13 +96,14 @@ class Progress:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of the regular files in a folder that may be changing."""
+    """Bytes of the regular files in a folder that may be changing: whatever vanishes while it is
+    looked at, a folder too, counts for nothing."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size if not path.is_symlink() else 0
-        except FileNotFoundError:
-            continue
+    for parent, _, names in os.walk(folder):  # leaves out what it cannot list
+        for name in names:
+            with contextlib.suppress(OSError):
+                found = os.lstat(os.path.join(parent, name))
+                total += found.st_size if stat.S_ISREG(found.st_mode) else 0
     return total
 
 
