@@ -31,6 +31,7 @@ from spawner.local_order import (
     SupervisorNotStartedError,
     session_order,
     start_supervisor,
+    warm_supervisors,
     workload_directory,
 )
 from spawner.schedulers import read_json
@@ -38,6 +39,7 @@ from spawner.site import LocalSite, read_site
 from spawner.supervisor import client
 from spawner.supervisor.order import SupervisorOrder
 from spawner.supervisor.status import Status, read_status
+from spawner.warm import WarmSupervisors
 
 
 @cache
@@ -90,7 +92,11 @@ class LocalHost:
     async def launch(self, launch: Launch) -> None:
         try:
             order = await asyncio.to_thread(self._order, launch)
-            process = await asyncio.to_thread(start_supervisor, order, python=self._site.python)
+            warm = warm_for(self._site.python)
+            process = await asyncio.to_thread(
+                start_supervisor, order, python=self._site.python, warm=warm
+            )
+            warm.refill()
         except (NameRefusedError, SupervisorNotStartedError, OSError, ValueError) as error:
             raise LaunchFailed(str(error)) from error
         self._launched[launch.workload.id] = process
@@ -181,6 +187,12 @@ class LocalHost:
                 homes=self._site.homes_directory,
                 first_inner_root=self._site.first_inner_root,
             ).release(workload.id)
+
+
+@cache
+def warm_for(python: str) -> WarmSupervisors:
+    """One for all spawners of a Hub."""
+    return warm_supervisors(python)
 
 
 async def wait_for_end(process: Process) -> None:

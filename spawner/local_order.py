@@ -21,6 +21,7 @@ from spawner.identity import Account
 from spawner.site import LocalSite
 from spawner.supervisor.order import SupervisorOrder, write_order
 from spawner.supervisor.status import LOG_FILE, OUTPUT_FILE
+from spawner.warm import WarmSupervisors
 
 ORDER_FILE = "order.json"
 START_SECONDS = 30.0
@@ -229,16 +230,31 @@ def inner_environment(
     return {**defaults, **given, **ours}
 
 
-def start_supervisor(order: SupervisorOrder, *, python: str) -> Process:
+def start_supervisor(
+    order: SupervisorOrder, *, python: str, warm: WarmSupervisors | None = None
+) -> Process:
     """Write the order (0600) and start its supervisor in the background, as nobody's child.
 
-    Blocks for a moment (a fork of a fresh interpreter): call it in a thread from an event loop.
-    Raises `SupervisorNotStartedError`.
+    One that waits (`warm`) is used if there is one. Blocks for a moment (a fork of a fresh
+    interpreter): call it in a thread from an event loop. Raises `SupervisorNotStartedError`.
     """
     directory = Path(order.directory)
     directory.mkdir(mode=0o711, parents=True, exist_ok=True)
     directory.chmod(0o711)
     write_order(order, directory / ORDER_FILE)
+    try:
+        waiting = warm.take() if warm is not None else None
+        if waiting is not None and (process := _order_warm(waiting, directory)) is not None:
+            return process
+        return _start_cold(directory, python)
+    except (subprocess.SubprocessError, OSError, ValueError, TypeError) as error:
+        raise SupervisorNotStartedError(
+            f"The supervisor of {order.workload_id} did not start ({error});"
+            f" {directory / LOG_FILE} may tell more."
+        ) from error
+
+
+def _start_cold(directory: Path, python: str) -> Process:
     argv = [python, "-m", "spawner.supervisor"]
     argv += ["--background", "--order", str(directory / ORDER_FILE)]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -250,21 +266,33 @@ def start_supervisor(order: SupervisorOrder, *, python: str) -> Process:
             stdout=subprocess.PIPE,
             stderr=log,
             cwd="/",
-            env=_clean_environment(),
+            env=clean_environment(),
             timeout=START_SECONDS,
             check=True,
         )
         return Process(**json.loads(answer.stdout))
-    except (subprocess.SubprocessError, OSError, ValueError, TypeError) as error:
-        raise SupervisorNotStartedError(
-            f"The supervisor of {order.workload_id} did not start ({error});"
-            f" {directory / LOG_FILE} may tell more."
-        ) from error
     finally:
         os.close(log)
 
 
-def _clean_environment() -> dict[str, str]:
+def _order_warm(waiting: subprocess.Popen[bytes], directory: Path) -> Process | None:
+    """Hand the order over. None if it died before it could have started anything."""
+    line = f"{directory / ORDER_FILE}\n".encode()
+    try:
+        answer, _ = waiting.communicate(line, timeout=START_SECONDS)
+    except subprocess.TimeoutExpired:
+        waiting.kill()
+        raise
+    return Process(**json.loads(answer)) if answer else None
+
+
+def warm_supervisors(python: str) -> WarmSupervisors:
+    """What `start_supervisor` can be given as `warm`."""
+    argv = (python, "-m", "spawner.supervisor", "--background", "--wait")
+    return WarmSupervisors(argv, clean_environment())
+
+
+def clean_environment() -> dict[str, str]:
     """Nothing of the starter's environment (it holds the Hub's secrets) reaches a supervisor."""
     kept = ("PATH", "LANG", "HUBERNATE_STATE", "HUBERNATE_DOWNLOADS")
     return {name: os.environ[name] for name in kept if name in os.environ}

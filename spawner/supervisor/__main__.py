@@ -1,8 +1,11 @@
-"""Program `python -m spawner.supervisor --order FILE [--background]`.
+"""Program `python -m spawner.supervisor --order FILE [--background]`, or `--wait [--background]`.
 
 With `--background` it forks first: the parent prints the supervisor's PID and start time as JSON
 and exits, so that whoever starts a supervisor never becomes its parent. The imports come after the
 fork because the parent needs none of them.
+
+With `--wait` everything is imported first, and the path of the order is one line of standard input:
+half a second that a session coming back need not wait for. The end of the input ends the waiting.
 """
 
 from __future__ import annotations
@@ -14,17 +17,36 @@ import sys
 
 
 def main() -> int:
-    """Entry point. 0: there is an outcome, or it was detached; 1: another supervisor is at work or
-    this one failed."""
+    """Entry point. 0: there is an outcome, or it was detached, or nobody needed it; 1: another
+    supervisor is at work or this one failed."""
     parser = argparse.ArgumentParser(prog="spawner.supervisor", description=__doc__)
-    parser.add_argument("--order", required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--order")
+    what.add_argument("--wait", action="store_true")
     parser.add_argument("--background", action="store_true")
     arguments = parser.parse_args()
+    order = _wait() if arguments.wait else arguments.order
+    if not order:
+        return 0
     if arguments.background:
         _leave()
     from spawner.supervisor.running import run
 
-    return run(arguments.order)
+    return run(order)
+
+
+def _wait() -> str:
+    """Import what a resume needs, then read the order's path. Standard error becomes its log."""
+    import spawner.supervisor.running  # noqa: F401
+    from spawner.supervisor.status import LOG_FILE
+
+    order = sys.stdin.readline().strip()
+    if order:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        log = os.open(os.path.join(os.path.dirname(order), LOG_FILE), flags, 0o600)
+        os.dup2(log, 2)
+        os.close(log)
+    return order
 
 
 def _leave() -> None:

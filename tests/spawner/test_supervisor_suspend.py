@@ -18,11 +18,18 @@ from scheduler_bridge.model.workload import Workload
 from snapshot import proc
 from snapshot.model import Process
 from spawner.launch_job import book_of
-from spawner.local_order import Placed, session_order, start_supervisor, workload_directory
+from spawner.local_order import (
+    Placed,
+    clean_environment,
+    session_order,
+    start_supervisor,
+    workload_directory,
+)
 from spawner.site import LocalSite
 from spawner.supervisor import client
 from spawner.supervisor.local_machine import LocalHost
 from spawner.supervisor.status import Outcome, Status, read_status
+from spawner.warm import WarmSupervisors
 from tests.builders.jupyter import TOKEN, Server
 from tests.builders.scheduler import served, session
 from tests.builders.site import local_site, needs_sandbox
@@ -64,7 +71,7 @@ class Bench:
         """The session's server, as reached from outside."""
         return Server(self.status.host_port)
 
-    async def launch(self, mode: str = "start") -> None:
+    async def launch(self, mode: str = "start", warm: WarmSupervisors | None = None) -> None:
         """Start a supervisor as the spawner does."""
         grant = self.scheduler.take(self.id, actor="test")
         book, workload = book_of(self.site), self.workload
@@ -83,7 +90,9 @@ class Bench:
             mode=mode,
             snapshot=workload.snapshot.key if mode == "resume" and workload.snapshot else "",
         )
-        self.supervisor = await asyncio.to_thread(start_supervisor, order, python=self.site.python)
+        self.supervisor = await asyncio.to_thread(
+            start_supervisor, order, python=self.site.python, warm=warm
+        )
 
     async def is_up(self) -> None:
         """Wait until this supervisor says that the session runs."""
@@ -120,6 +129,31 @@ async def bench() -> AsyncIterator[Bench]:
             made = Bench(site, scheduler)
             await made.submit()
             yield made
+
+
+async def test_a_supervisor_that_waited_resumes_the_session(bench: Bench) -> None:
+    warm = WarmSupervisors(
+        (bench.site.python, "-m", "spawner.supervisor", "--background", "--wait"),
+        clean_environment(),
+        delay=0.0,
+    )
+    try:
+        await bench.launch()
+        await bench.is_up()
+        kernel = await bench.server.start_kernel()
+        await bench.server.execute(kernel, "x = 41")
+        bench.want(Desired.SUSPENDED)
+        await bench.is_suspended()
+        warm.refill()
+        waiting = await until(lambda: warm.waiting, 30)
+        bench.want(Desired.RUNNING)
+        await bench.reaches(Phase.RESUMING)
+        await bench.launch("resume", warm)
+        assert waiting.poll() == 0, "it was used, and left the work to its child"
+        await bench.is_up()
+        assert (await bench.server.execute(kernel, "print(x + 1)")).strip() == "42"
+    finally:
+        warm.close()
 
 
 async def test_the_same_kernel_is_there_after_a_suspend(bench: Bench) -> None:
