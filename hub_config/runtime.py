@@ -18,6 +18,7 @@ import psutil
 
 from hub_config.children import Children, Program, read_records
 from hub_config.installation import Prepared, existing_settings, stray_proxy
+from hub_config.leftovers import end_stray_links
 from hub_config.paths import StateFolder
 from hub_config.problems import LocalError, UpRefused
 from hub_config.programs import all_programs
@@ -68,6 +69,7 @@ class Runtime:
         """Start or adopt every program; says what each took. Raises `NotReady`.
 
         The store comes before the scheduler, which comes before those who speak to it."""
+        await end_stray_links(self.settings.folder().run)
         store, scheduler, *others = all_programs(self.settings, self._secret_files)
         await self._start_one(store)
         await self._start_one(scheduler)
@@ -88,6 +90,7 @@ class Runtime:
             leave = await self._suspend(ending)
         await self.children.end()
         end_stray_proxy(self.settings.folder())
+        await end_stray_links(self.settings.folder().run)
         return leave
 
     async def _suspend(self, ending: Ending) -> Leave:
@@ -192,3 +195,4 @@ async def _end_orphans(
             await suspend_all(settings, token, tell)
         await Children(folder.children_file).end()
         end_stray_proxy(folder)
+        await end_stray_links(folder.run)

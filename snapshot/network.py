@@ -117,8 +117,13 @@ def far_ends(listing: str) -> tuple[str, ...]:
 
 def find(spec: SandboxSpec) -> Link | None:
     """The link recorded for this sandbox if it still runs, also after its supervisor died."""
+    return recorded(Path(spec.directory))
+
+
+def recorded(directory: Path) -> Link | None:
+    """The same for a sandbox of which only the folder is known."""
     try:
-        link = _LINK.validate_json(Path(spec.directory, LINK_FILE).read_bytes())
+        link = _LINK.validate_json((directory / LINK_FILE).read_bytes())
     except (OSError, ValueError):
         return None
     return link if not proc.has_ended(link.process) else None

@@ -52,6 +52,11 @@ class Stage:
         """The same for a command with `--json`."""
         return json.loads(await self.hubernate(*arguments))
 
+    async def cancel_jobs(self) -> None:
+        """End the jobs that still run: they would outlive the installation, as they should."""
+        for job in await self.hubernate_json("jobs", "--json"):
+            await self.hubernate("cancel", job["id"])
+
     def child(self, name: str) -> int:
         """PID of one of the installation's programs, from its own record."""
         children = json.loads((self.state / "run" / "children.json").read_text())
@@ -137,6 +142,7 @@ async def installation(
     try:
         await _until_up(stage, log, timeout=90)
         yield stage
+        await stage.cancel_jobs()
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
