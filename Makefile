@@ -17,7 +17,7 @@ BIN := $(HUBERNATE_DOWNLOADS)/venv/bin
 BRING := $(PYTHON) -B hub_config/setup/bootstrap.py
 
 .DEFAULT_GOAL := help
-.PHONY: help up down doctor demo sync setup test e2e check format tool
+.PHONY: help up down doctor demo sync setup test e2e pictures check format tool
 
 help: ## Show the targets
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,11 @@ e2e: ## Run only the tests through the real Hub, proxy, CRIU and store
 
 bench-%: ## Run one benchmark; the last line is a JSON object
 	@$(BRING) test && $(BIN)/python -m tests.bench.$(subst -,_,$*) $(ARGS)
+
+pictures: ## Take the docs' screenshots and GIF anew, through the browser test
+	@$(BRING) test && HUBERNATE_SCREENSHOTS=$(CURDIR)/docs/images \
+		$(BIN)/python -m pytest -q tests/e2e/test_browser.py -k suspend_resume
+	@$(BIN)/python -m tests.e2e.gif docs/images
 
 check: ## Format, lint, types, layers: what has to hold before each commit
 	@$(BRING) check

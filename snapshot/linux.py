@@ -157,6 +157,6 @@ def install_seccomp(program: bytes) -> None:
     )
 
 
-def become_subreaper() -> None:
-    """Adopt orphaned descendants, so that their exit status can be waited for."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+def become_subreaper(*, wanted: bool = True) -> None:
+    """Adopt orphaned descendants, so that their exit status can be waited for (or no longer)."""
+    prctl(PR_SET_CHILD_SUBREAPER, int(wanted))

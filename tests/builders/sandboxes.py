@@ -178,3 +178,5 @@ async def sandboxes(folder: Path, *, number: int = 0) -> AsyncIterator[Box]:
         yield box
     finally:
         await box.clean_up()
+        # other tests' orphans belong to init, which waits for them
+        linux.become_subreaper(wanted=False)

@@ -74,10 +74,13 @@ async def choose_one_gpu(page: Page) -> None:
 
 
 async def run_cell(page: Page, code: str) -> None:
-    """Type into the active cell of the open notebook and run it."""
+    """Type into the active cell of the open notebook, once its kernel is ready, and run it."""
+    await expect(page.get_by_role("button", name="Python 3 (ipykernel) | Idle")).to_be_visible(
+        timeout=30_000
+    )
     cell = page.locator(".jp-Notebook:visible .jp-Cell.jp-mod-active .cm-content")
-    await cell.click()
-    await page.keyboard.insert_text(code)
+    await cell.fill(code)
+    await expect(cell).to_contain_text(code)
     await page.keyboard.press("Shift+Enter")
 
 
@@ -99,6 +102,9 @@ async def test_open_compute_suspend_resume_in_a_browser(two_gpus: Stage, page: P
     output = page.locator(outputs(page)).filter(has_text="word ").first
     await expect(output).to_be_visible(timeout=30_000)
     word = (await output.inner_text()).split()[-1]
+    await page.keyboard.press("Control+s")
+    await page.locator(".jp-Dialog .jp-mod-accept").click()  # the first save asks for a name
+    await expect(page.locator(".jp-mod-dirty")).to_have_count(0, timeout=10_000)
     await picture(page, "3-compute")
 
     home = await page.context.new_page()
@@ -107,6 +113,7 @@ async def test_open_compute_suspend_resume_in_a_browser(two_gpus: Stage, page: P
     await home.locator("[data-action=suspend]").click()
     await expect(home.locator("li[data-phase=suspended]")).to_be_visible(timeout=40_000)
     await expect(home.get_by_text("your work is safe")).to_be_visible()
+    await expect(home.get_by_text("is being suspended")).to_have_count(0)
     await picture(home, "4-suspended")
 
     await home.locator("[data-action=resume]").click()

@@ -138,7 +138,7 @@ def test_leaving_without_a_commit_leaves_nothing_that_counts(tmp_path: Path) -> 
         writer.add_file("f", b"x")
     writer.abort()  # again
     assert target.list() == ()
-    until(lambda: threading.active_count() == before)
+    until(lambda: threading.active_count() <= before)
     assert list((tmp_path / "cache").iterdir()) == []
     with pytest.raises(SnapshotError, match="given up"):
         writer.add_file("g", b"y")
@@ -158,7 +158,7 @@ def test_giving_up_does_not_wait_for_a_store_that_hangs(tmp_path: Path) -> None:
         until(lambda: slow.waiting > PACK_BYTES)
     assert threading.active_count() > before  # uploads are still under way
     slow.gate.set()
-    until(lambda: threading.active_count() == before)
+    until(lambda: threading.active_count() <= before)
     assert list((tmp_path / "cache").iterdir()) == []
     assert target.list() == ()
 
@@ -203,7 +203,7 @@ def test_a_commit_leaves_no_thread(tmp_path: Path) -> None:
     before = threading.active_count()
     memory: Memory = {("task", 1): [(0, filled(20 * MIB, 1))]}
     load(target.open(save(target, key(), memory).manifest), memory)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_bad_additions_are_refused_and_harm_nothing(tmp_path: Path) -> None:
