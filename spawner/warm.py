@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-REFILL_SECONDS: Final = 4.0
+REFILL_SECONDS: Final = 2.5
 """Until the next one is made: the session that was just started has the processors first."""
 
 
