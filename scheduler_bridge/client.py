@@ -35,6 +35,7 @@ from scheduler_bridge.model.workload import (
     Grant,
     Idleness,
     Instruction,
+    Output,
     Pause,
     Report,
     SnapshotRef,
@@ -175,6 +176,11 @@ class SchedulerClient:
 
     async def history(self, workload_id: str) -> builtins.tuple[Event, ...]:
         return await self._call(wire.EVENTS, "GET", f"/workloads/{_part(workload_id)}/history")
+
+    async def output(self, workload_id: str, *, position: int = 0, serial: int = 0) -> Output:
+        query = {"position": str(position), "serial": str(serial)}
+        path = f"/workloads/{_part(workload_id)}/output"
+        return await self._call(wire.OUTPUT, "GET", path, query=query)
 
     async def fleet(self) -> FleetView:
         return await self._call(wire.FLEET, "GET", "/fleet")

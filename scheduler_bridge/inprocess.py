@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from scheduler_bridge.agent.inventory import virtual_gpus
+from scheduler_bridge.clusters.output import read_output
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, ManualClock, Settings, SystemClock
@@ -22,6 +23,7 @@ from scheduler_bridge.model.workload import (
     Idleness,
     Instruction,
     Node,
+    Output,
     Pause,
     Report,
     SnapshotRef,
@@ -124,6 +126,9 @@ class InProcessScheduler:
 
     async def history(self, workload_id: str) -> builtins.tuple[Event, ...]:
         return self.engine.history(workload_id)
+
+    async def output(self, workload_id: str, *, position: int = 0, serial: int = 0) -> Output:
+        return read_output(self.engine.get(workload_id), position=position, serial=serial)
 
     async def fleet(self) -> FleetView:
         return self.engine.fleet()

@@ -18,6 +18,7 @@ from scheduler_bridge.model.workload import (
     Grant,
     Idleness,
     Instruction,
+    Output,
     Pause,
     Report,
     SnapshotRef,
@@ -100,6 +101,12 @@ class SchedulerPlugin(Protocol):
 
     async def history(self, workload_id: str) -> tuple[Event, ...]:
         """The events of one workload, oldest first."""
+        ...
+
+    async def output(self, workload_id: str, *, position: int = 0, serial: int = 0) -> Output:
+        """The next piece of what a job has written, on the machine where it runs or ran; empty
+        when there is nothing more. Raises `Refused` where the file was exchanged for something
+        else."""
         ...
 
     async def fleet(self) -> FleetView:

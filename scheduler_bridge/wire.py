@@ -18,6 +18,7 @@ from scheduler_bridge.model.workload import (
     Grant,
     Idleness,
     Instruction,
+    Output,
     Pause,
     Report,
     SnapshotRef,
@@ -99,3 +100,4 @@ EVENTS: Final = TypeAdapter(tuple[Event, ...])
 FLEET: Final = TypeAdapter(FleetView)
 EXPLANATION: Final = TypeAdapter(Explanation)
 PAUSE: Final = TypeAdapter(Pause)
+OUTPUT: Final = TypeAdapter(Output)

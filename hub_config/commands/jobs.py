@@ -170,7 +170,7 @@ def logs(
 
 async def _logs(scheduler: SchedulerPlugin, access: Access, name: str, follow: bool) -> None:
     workload = resolve(name, await scheduler.list(live=False))
-    await show_logs(scheduler, access, workload, follow=follow)
+    await show_logs(scheduler, workload, follow=follow)
 
 
 def cancel(name: JobName, as_json: AsJson = False) -> None:

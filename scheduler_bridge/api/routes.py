@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -13,6 +14,7 @@ from scheduler_bridge.api.auth import Authenticator, bearer
 from scheduler_bridge.api.callers import Caller, Right
 from scheduler_bridge.api.operations import Operations
 from scheduler_bridge.api.patience import unless_gone
+from scheduler_bridge.clusters.output import read_output
 from scheduler_bridge.model.phases import Kind
 from scheduler_bridge.model.workload import (
     Event,
@@ -21,6 +23,7 @@ from scheduler_bridge.model.workload import (
     Grant,
     Idleness,
     Instruction,
+    Output,
     Pause,
     Workload,
 )
@@ -101,6 +104,17 @@ def workload_routes(operations: Operations) -> APIRouter:
     async def why(who: Who, workload_id: str) -> Response:
         operations.visible(who, workload_id)
         return _json(wire.EXPLANATION, scheduler.why(workload_id))
+
+    @router.get("/workloads/{workload_id}/output", response_model=Output)
+    async def output(
+        who: Who,
+        workload_id: str,
+        position: Annotated[int, Query(ge=0)] = 0,
+        serial: Annotated[int, Query(ge=0)] = 0,
+    ) -> Response:
+        workload = operations.visible(who, workload_id)
+        piece = await asyncio.to_thread(read_output, workload, position=position, serial=serial)
+        return _json(wire.OUTPUT, piece)
 
     return router
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NewType
+from typing import Any, ClassVar, NewType
 
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 
@@ -209,6 +209,22 @@ class FleetView:
     holders: dict[str, str]
     queued: int
     pauses: tuple[Pause, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of what a job has written. Asked again with `serial` and `position`, what follows
+    comes: `position` is the offset in bytes behind the piece, `serial` names the file, which a job
+    that is started again replaces. Empty `data`: nothing more so far."""
+
+    # output is bytes in whatever encoding: on the wire it travels as base64
+    __pydantic_config__: ClassVar[dict[str, str]] = {
+        "ser_json_bytes": "base64",
+        "val_json_bytes": "base64",
+    }
+    data: bytes = b""
+    position: int = 0
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,6 +185,7 @@ async def test_what_does_not_exist_is_not_found(plugin: SchedulerPlugin) -> None
         plugin.desire("s-none", Desired.STOPPED, actor="", reason=""),
         plugin.take("s-none"),
         plugin.history("s-none"),
+        plugin.output("s-none"),
         plugin.why("s-none"),
         plugin.set_idleness("s-none", Idleness()),
         plugin.heartbeat("l-none", "secret-secret", Report(1, Phase.RUNNING)),

@@ -84,12 +84,12 @@ class Service:
         key = f"job:{user}/{name}/{time.monotonic_ns()}"
         return self.do(lambda s: s.submit(spec, key=key))
 
-    def run(self, workload: Workload) -> Workload:
+    def run(self, workload: Workload, **more: Any) -> Workload:
         """Play its supervisor up to the running phase."""
         self.grants[workload.id] = self.do(lambda s: s.take(workload.id))
         if workload.snapshot:
             self.move(workload, Phase.FILLING)
-        return self.move(workload, Phase.RUNNING)
+        return self.move(workload, Phase.RUNNING, **more)
 
     def move(self, workload: Workload, target: Phase, **more: Any) -> Workload:
         grant = self.grants[workload.id]

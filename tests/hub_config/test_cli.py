@@ -12,7 +12,7 @@ import pytest
 
 from hub_config.paths import StateFolder
 from scheduler_bridge.model.phases import Desired, Phase
-from scheduler_bridge.model.workload import Idleness
+from scheduler_bridge.model.workload import Idleness, Workload
 from tests.hub_config.cli_bench import Cli, Service, running_service, state_at
 from tests.reclaimer.bench import quiet, working
 
@@ -301,6 +301,12 @@ def test_nodes_show_who_holds_what(cli: Cli) -> None:
 # -- logs ------------------------------------------------------------------------------------
 
 
+def running_job(cli: Cli, user: str = "ada", name: str = "train") -> Workload:
+    job = cli.service.job(user, name)
+    log = cli.state.run / job.id / "supervisor.log"
+    return cli.service.run(job, evidence={"log_path": str(log)})
+
+
 def output_of(state: StateFolder, workload_id: str) -> Path:
     folder = state.run / workload_id / "run"
     folder.mkdir(parents=True, exist_ok=True)
@@ -308,7 +314,7 @@ def output_of(state: StateFolder, workload_id: str) -> Path:
 
 
 def test_logs_of_a_job(cli: Cli) -> None:
-    job = cli.service.run(cli.service.job())
+    job = running_job(cli)
     output_of(cli.state, job.id).write_bytes(b"epoch 1\nepoch 2 \xff\n")
     result = cli("logs", "train")
     assert result.exit_code == 0
@@ -324,7 +330,7 @@ def test_logs_of_a_job_that_waits_say_so(cli: Cli) -> None:
 
 
 def test_following_ends_with_the_job_and_misses_nothing(cli: Cli) -> None:
-    job = cli.service.run(cli.service.job())
+    job = running_job(cli)
     path = output_of(cli.state, job.id)
     path.write_text("begin\n")
 
@@ -342,7 +348,7 @@ def test_following_ends_with_the_job_and_misses_nothing(cli: Cli) -> None:
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_logs_that_are_no_ordinary_file_are_not_read(cli: Cli, tmp_path: Path, kind: str) -> None:
     """The job's user owns the folder and may have put anything there."""
-    job = cli.service.run(cli.service.job())
+    job = running_job(cli)
     path = output_of(cli.state, job.id)
     secret = tmp_path / "secret"
     secret.write_text("root's own")
@@ -358,10 +364,14 @@ def test_logs_that_are_no_ordinary_file_are_not_read(cli: Cli, tmp_path: Path, k
     assert "root's own" not in result.output
 
 
-def test_a_user_is_told_where_the_output_is(cli: Cli) -> None:
-    cli.service.run(cli.service.job())
+def test_an_owner_reads_the_output_in_a_session_and_others_do_not(cli: Cli) -> None:
+    job = running_job(cli)
+    output_of(cli.state, job.id).write_text("epoch 1\n")
+    others = running_job(cli, "bob", "other")
+    output_of(cli.state, others.id).write_text("secret\n")
     cli.in_a_session()
-    assert "Ask the administrator" in cli.fails("logs", "train")
+    assert cli("logs", "train").stdout == "epoch 1\n"
+    assert "secret" not in cli.fails("logs", others.id)
 
 
 # -- pause, policy ---------------------------------------------------------------------------
