@@ -234,7 +234,9 @@ class Opening:
             return
         async with asyncio.timeout(GIVE_BACK_SECONDS):
             if self._grant is not None and not self._mode:
-                await self._return_lease(self._grant, reason)
+                # A tree that was to be adopted still runs on the lease: it is not ours to return.
+                if not self._host.observe(self.workload_id).is_live:
+                    await self._return_lease(self._grant, reason)
             elif self._mode in (Step.START, Step.RESUME):
                 await self._end_launched(actor, reason)
             elif self._workload.phase is Phase.QUEUED:

@@ -238,6 +238,18 @@ async def test_nothing_started_on_a_lease_gives_it_back_at_once(world: World) ->
     assert await answer(await world.open(wish()))
 
 
+async def test_a_failed_adoption_leaves_the_gpus_to_the_tree_that_still_runs(world: World) -> None:
+    opened = await world.open(wish())
+    await world.until_phase(wish(), Phase.RUNNING)
+    (world.host.folder / opened.workload_id / "orphan").touch()
+    world.host.launch_error = "no room for another process"
+    with pytest.raises(LaunchFailed):
+        await world.open(wish())
+    assert await world.phase(wish()) is Phase.RUNNING
+    assert await world.free_gpus() == 0
+    assert world.host.observe(opened.workload_id).is_live
+
+
 async def test_a_failed_launch_of_a_resume_keeps_the_snapshot(world: World) -> None:
     opened = await world.open(wish())
     await world.closing(opened.workload_id).suspend(reason="test", limit=10)
