@@ -10,6 +10,7 @@ import pytest
 
 from hub_config.demo.browserless import Researcher, StoryError, log_in
 from hub_config.demo.stage import Stage
+from spawner.supervisor.status import read_status
 from tests.e2e.scenes import (
     end,
     open_with_a_secret,
@@ -31,14 +32,11 @@ pytestmark = [
 
 
 def supervisor_of(stage: Stage, workload_id: str) -> psutil.Process:
-    """The supervisor process of a workload, found by its order file."""
-    for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or []
-        if "spawner.supervisor" in line and any(
-            workload_id in part and str(stage.state) in part for part in line
-        ):
-            return process
-    raise AssertionError(f"no supervisor of {workload_id}")
+    """The supervisor that looks after a workload, as it says itself."""
+    status = read_status(stage.state / "run" / workload_id)
+    assert status is not None
+    assert status.supervisor is not None
+    return psutil.Process(status.supervisor.pid)
 
 
 async def hub_answers(stage: Stage, user: Researcher) -> None:
@@ -70,7 +68,7 @@ async def test_supervisor_killed_session_lives_and_can_be_suspended(
     async def adopted() -> bool:
         try:
             return supervisor_of(two_gpus, str(mine["id"])).pid != victim.pid
-        except AssertionError:
+        except psutil.NoSuchProcess:
             return False
 
     await until(adopted, timeout=60, what="a new supervisor adopts the session")
