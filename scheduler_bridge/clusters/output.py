@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from scheduler_bridge.errors import Refused
+from scheduler_bridge.model.phases import Kind
 from scheduler_bridge.model.workload import Output, Workload
 
 BLOCK: Final = 1 << 18
@@ -25,8 +26,7 @@ def read_output(workload: Workload, *, position: int = 0, serial: int = 0) -> Ou
     anything but a regular file."""
     if not workload.log_path:
         return Output(position=position, serial=serial)
-    path = Path(workload.log_path).parent / "run" / "output.log"
-    with _opened(path) as handle:
+    with _opened(_file_of(workload)) as handle:
         if handle is None:
             return Output(position=position, serial=serial)
         found = os.fstat(handle.fileno())
@@ -35,6 +35,12 @@ def read_output(workload: Workload, *, position: int = 0, serial: int = 0) -> Ou
         handle.seek(position)
         data = handle.read(BLOCK)
         return Output(data, position + len(data), found.st_ino)
+
+
+def _file_of(workload: Workload) -> Path:
+    """A job's log is what it has written; a session's is its supervisor's, beside what it wrote."""
+    log = Path(workload.log_path)
+    return log if workload.spec.kind is Kind.JOB else log.parent / "run" / "output.log"
 
 
 @contextmanager

@@ -303,7 +303,7 @@ def test_nodes_show_who_holds_what(cli: Cli) -> None:
 
 def running_job(cli: Cli, user: str = "ada", name: str = "train") -> Workload:
     job = cli.service.job(user, name)
-    log = cli.state.run / job.id / "supervisor.log"
+    log = output_of(cli.state, job.id)
     return cli.service.run(job, evidence={"log_path": str(log)})
 
 
