@@ -124,7 +124,9 @@ async def walk_away(stage: Stage, session: Session, job_id: str, report: Report)
     expect(bool(shown), "the suspended session is on the home page")
 
 
-async def come_back(session: Session, report: Report, *, what: str) -> None:
+async def come_back(
+    session: Session, report: Report, *, what: str, until: str = "to the answered cell"
+) -> None:
     """Press Resume and run a cell in the same kernel."""
     alice = session.alice
     started = monotonic()
@@ -132,7 +134,7 @@ async def come_back(session: Session, report: Report, *, what: str) -> None:
     await alice.until_ready()
     async with alice.kernel(session.kernel_id) as kernel:
         await kernel.run("pass")
-        report.add(what, monotonic() - started, "from click to the answered cell")
+        report.add(what, monotonic() - started, f"from click {until}")
     ids = [kernel["id"] for kernel in await alice.kernels()]
     expect(ids == [session.kernel_id], "the same kernel id, and only that one")
 
@@ -160,7 +162,9 @@ async def suspend_in_a_loop(session: Session, report: Report) -> None:
     await until_phase(alice, "suspended", timeout=30)
     await alice.until_stopped()
     report.add("Suspend now, in the middle of a loop", monotonic() - started)
-    await come_back(session, report, what="Resume; the loop had gone on")
+    await come_back(
+        session, report, what="Resume; the loop goes on", until="to the loop's last step"
+    )
     async with alice.kernel(session.kernel_id) as kernel:
         answer = await kernel.run(cells.LOOP_CHECK)
     expect(answer == "True", "every step of the loop ran exactly once")
