@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -91,7 +90,7 @@ async def first_up(folder: Path) -> float:
         "HUBERNATE_STATE": str(state),
         "HUBERNATE_DOWNLOADS": str(state),
     }
-    bring = [sys.executable, "-B", "hub_config/setup/bootstrap.py", "runtime"]
+    bring = ["python3", "-B", "hub_config/setup/bootstrap.py", "runtime"]
     await asyncio.to_thread(subprocess.run, bring, cwd=CHECKOUT, env=environment, check=True)
     async with installation(state, downloads=state):
         return monotonic() - started
@@ -104,7 +103,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--no-first-up", action="store_true")
     wishes = parser.parse_args()
-    with TemporaryDirectory(prefix="hubernate-bench-") as name:
+    beside = state_folder().downloads.parent  # /tmp is no place for downloads: sessions have theirs
+    with TemporaryDirectory(prefix="hubernate-bench-", dir=beside) as name:
         folder = Path(name)
         folder.chmod(0o711)
         figures = asyncio.run(measure(folder, wishes.sizes, wishes.runs))
