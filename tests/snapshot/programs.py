@@ -79,8 +79,9 @@ while True:
 LIBRARY = """
 import ctypes, os, time
 library = ctypes.CDLL(os.path.expanduser("~/lib.so"))
+library.zlibVersion.restype = ctypes.c_char_p
 while True:
-    print(f"answer {library.answer()}", flush=True)
+    print(f"answer {library.zlibVersion().decode()[0]}", flush=True)
     time.sleep(0.05)
 """
 
