@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from hub_config.store_server import SERVER_OPTIONS
 from snapshot.stores.s3 import S3Settings, S3Store
 
 START_SECONDS = 20.0
@@ -50,8 +51,8 @@ class S3Server:
 def running_s3_server(
     folder: Path, *options: str, again: S3Server | None = None
 ) -> Iterator[S3Server]:
-    """rclone's server, ended by its PID when the block is left. With `again` it has that one's
-    data, address and credentials."""
+    """rclone's server as `hubernate up` starts it, ended by its PID when the block is left. With
+    `again` it has that one's data, address and credentials."""
     data, log_file = folder / "data", folder / "server.log"
     data.mkdir(exist_ok=True)
     access, secret = uuid.uuid4().hex[:20], uuid.uuid4().hex + uuid.uuid4().hex
@@ -65,7 +66,7 @@ def running_s3_server(
         "RCLONE_CONFIG": os.devnull,
     }
     program = str(Path(sys.executable).parent / "rclone")
-    argv = [program, "serve", "s3", str(data), "--addr", address, *options]
+    argv = [program, "serve", "s3", str(data), "--addr", address, *SERVER_OPTIONS, *options]
     with log_file.open("wb") as log:
         child = subprocess.Popen(argv, stderr=log, env=environment, cwd=folder)
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import boto3
 import pytest
 
 from snapshot.errors import (
@@ -178,6 +181,33 @@ def test_a_reader_never_sees_a_part_of_a_write(store: Store) -> None:
                 assert store.get("key") in versions
                 seen += 1
         writing.result()
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_an_upload_whose_sender_dies_in_the_middle_leaves_no_part_of_itself(
+    s3_server: S3Server, there_before: bool
+) -> None:
+    settings = s3_server.settings(f"torn-{there_before}".lower())
+    store = S3Store(settings)
+    store.create_bucket()
+    if there_before:
+        store.put("key", b"earlier")
+    client = boto3.client(
+        "s3",
+        endpoint_url=settings.endpoint,
+        region_name=settings.region,
+        aws_access_key_id=settings.access_key,
+        aws_secret_access_key=settings.secret_key,
+    )
+    place = {"Bucket": settings.bucket, "Key": "key"}
+    url = urlsplit(client.generate_presigned_url("put_object", Params=place))
+    head = f"PUT {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Length: 3000000"
+    with socket.create_connection((url.hostname, url.port), timeout=30) as sender:
+        sender.sendall(head.encode() + b"\r\n\r\n" + bytes(2_000_000))
+        sender.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: sender.recv(65536), b""))
+    assert b" 200 " not in answer[:20]
+    assert store.head("key") == (7 if there_before else None)
 
 
 def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
