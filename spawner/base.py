@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from jupyterhub import orm
-from traitlets import default
 
 from scheduler_bridge.errors import NotAllowed, Refused, SchedulerError, Unavailable
-from scheduler_bridge.model.phases import TERMINAL, Desired, Kind
-from scheduler_bridge.model.workload import FleetView, Grant, Workload, WorkloadSpec
+from scheduler_bridge.model.phases import TERMINAL, Desired
+from scheduler_bridge.model.workload import Grant, Workload
 from scheduler_bridge.plugin import SchedulerPlugin
 from spawner import options
+from spawner.choosing import SessionChoosing
 from spawner.closing import Close, Closed, Closing
 from spawner.hosting import HostError, Launch, LaunchFailed, SessionHost
-from spawner.names import session_key, session_name
-from spawner.opening import Ended, Opened, Opening, OtherSize, StillQueued, Wish
+from spawner.names import session_key
+from spawner.opening import Ended, Opened, Opening, OtherSize, StillQueued
 from spawner.progress import ProgressLog, place_kept_sentence
 from spawner.refusals import BadRequest, DidNotStart, NobodyKnows, NotOpened, PlaceKept
 from spawner.state import SavedState, StateKey
@@ -37,7 +37,7 @@ CANCEL_PATIENCE_SECONDS = 0.7
 """The Hub sleeps one second after it cancelled a start, then looks again: be done before that."""
 
 
-class GpuSessionMixin(SessionWatch):
+class GpuSessionMixin(SessionChoosing, SessionWatch):
     """A Hub server that is a session of the scheduler and survives being stopped."""
 
     _leftovers: ClassVar[dict[str, asyncio.Task[None]]] = {}
@@ -99,40 +99,6 @@ class GpuSessionMixin(SessionWatch):
         if opened.is_continued:
             self._use_old_token(opened.workload_id)
         return opened
-
-    async def _wish(self) -> Wish:
-        """What is to be opened: the session that exists if it fits what was asked for, else a new
-        one of the size that was chosen. REST options pass here too; the form is not trusted."""
-        existing = await self.plugin.find(self.key)
-        if existing is not None and _means(self.user_options, existing.spec):
-            spec = existing.spec
-        else:
-            spec = self._spec(await self._choice())
-        return Wish(self.key, spec, actor=self.user.name, known_id=self.workload_id)
-
-    async def _choice(self) -> options.Choice:
-        try:
-            return options.choose(self.user_options, self.profiles, await self.fleet())
-        except options.BadOptions as problem:
-            raise BadRequest(str(problem)) from problem
-
-    def _spec(self, choice: options.Choice) -> WorkloadSpec:
-        return WorkloadSpec(
-            kind=Kind.SESSION,
-            name=session_name(self.user.name, self.name),
-            user=self.user.name,
-            hub=self.hub_name,
-            server=self.name,
-            profile=choice.profile.slug,
-            gpus=choice.gpus,
-        )
-
-    async def fleet(self) -> FleetView | None:
-        """What exists and is free; None while the scheduler does not answer."""
-        try:
-            return await self.plugin.fleet()
-        except Unavailable:
-            return None
 
     async def make_launch(self, mode: str, workload: Workload, grant: Grant) -> Launch:
         if mode == "start":
@@ -215,8 +181,9 @@ class GpuSessionMixin(SessionWatch):
         self.orm_spawner.user_options = {"profile": spec.profile, "gpus": spec.gpus}
         return BadRequest(
             f"There is already a session here with {options.count_gpus(spec.gpus)} "
-            f"(profile {spec.profile}), and its memory would be lost.",
-            remedy="Resume it, or discard it on the home page before you choose another size.",
+            f"(profile {spec.profile}, team {spec.team}), and its memory would be lost.",
+            remedy="Resume it, or discard it on the home page before you choose another size or "
+            "team.",
         )
 
     async def _allowed_scopes(self) -> list[str]:
@@ -277,7 +244,7 @@ class GpuSessionMixin(SessionWatch):
         if client is not None:
             client.allowed_scopes = list(self._client_scopes or ())
 
-    # state, progress, options
+    # state, progress
 
     def get_state(self) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state()  # type: ignore[misc]
@@ -295,29 +262,6 @@ class GpuSessionMixin(SessionWatch):
         """What is happening, from the beginning, for each page that asks."""
         async for event in self._progress.read():
             yield event.as_hub_event()
-
-    @default("options_form")
-    def _default_options_form(self) -> Any:
-        return lambda _spawner: self._form()
-
-    async def _form(self) -> str:
-        """The form, or nothing where a session exists: opening it needs no choice."""
-        try:
-            existing = await self.plugin.find(self.key)
-        except SchedulerError:
-            existing = None
-        if existing is not None or self.look().is_suspended:
-            return ""
-        chosen = str((self.orm_spawner.user_options or {}).get("profile", ""))
-        return options.form_html(self.profiles, await self.fleet(), chosen=chosen)
-
-    @default("apply_user_options")
-    def _default_apply_user_options(self) -> Any:
-        return lambda _spawner, _wanted: None  # `start` does, where it can refuse in full sentences
-
-    @default("options_from_form")
-    def _default_options_from_form(self) -> Any:
-        return options.from_form
 
     # rename, delete
 
@@ -365,16 +309,6 @@ async def discard(
             )
         workload = await plugin.wait(workload.id, version=workload.version, timeout=left)
     await host.forget(workload)
-
-
-def _means(wanted: Mapping[str, Any], spec: WorkloadSpec) -> bool:
-    """Whether options ask for nothing else than a session that exists."""
-    unknown = set(wanted) - options.KNOWN_KEYS
-    return (
-        not unknown
-        and wanted.get("profile", spec.profile) == spec.profile
-        and ("gpus" not in wanted or str(wanted["gpus"]) == str(spec.gpus))
-    )
 
 
 __all__ = ["GpuSessionMixin", "discard"]

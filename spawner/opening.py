@@ -38,7 +38,8 @@ class StillQueued(Exception):
 
 
 class OtherSize(Exception):
-    """The session that exists has another size than asked for, and memory that would be lost."""
+    """The session that exists has another size or team than asked for, and memory that would be
+    lost."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(f"{workload.id} has another size")
@@ -144,14 +145,14 @@ class Opening:
         return Opened(workload_id, seen.status, is_continued=True)
 
     async def _look(self, wish: Wish) -> Workload | None:
-        """The workload as it is; a queue entry without memory yields to a new size."""
+        """The workload as it is; a queue entry without memory yields to a new size or team."""
         workload = await self._plugin.find(wish.key)
         if workload is None or _same_size(workload.spec, wish.spec):
             return workload
         if workload.phase is not Phase.QUEUED or workload.snapshot is not None:
             raise OtherSize(workload)
         await self._plugin.desire(
-            workload.id, Desired.STOPPED, actor=wish.actor, reason="another size was chosen"
+            workload.id, Desired.STOPPED, actor=wish.actor, reason="another size or team was chosen"
         )
         return None
 
@@ -271,7 +272,7 @@ class Opening:
 
 
 def _same_size(have: WorkloadSpec, want: WorkloadSpec) -> bool:
-    return (have.profile, have.gpus) == (want.profile, want.gpus)
+    return (have.profile, have.gpus, have.team) == (want.profile, want.gpus, want.team)
 
 
 def _ended(seen: Seen) -> Ended:

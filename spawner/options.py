@@ -5,7 +5,7 @@ The form, links with options in them and the Hub's REST API all pass through `ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 from scheduler_bridge.model.workload import FleetView
 from spawner.profiles_model import Profile
 
-KNOWN_KEYS = frozenset({"profile", "gpus"})
+KNOWN_KEYS = frozenset({"profile", "gpus", "team"})
+NO_GROUPS_TEAM = "default"
 
 
 class BadOptions(ValueError):
@@ -22,16 +23,19 @@ class BadOptions(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A valid request: the profile, and the GPUs really asked for."""
+    """A valid request: the profile, the GPUs really asked for, and the team whose share it uses."""
 
     profile: Profile
     gpus: int
+    team: str = NO_GROUPS_TEAM
 
     def as_options(self) -> dict[str, object]:
         """The `user_options` that lead to this choice again."""
         options: dict[str, object] = {"profile": self.profile.slug}
         if self.gpus != self.profile.gpus:
             options["gpus"] = self.gpus
+        if self.team != NO_GROUPS_TEAM:
+            options["team"] = self.team
         return options
 
 
@@ -87,13 +91,22 @@ def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, object]:
     return {key: values[0] for key, values in form.items() if values and key in KNOWN_KEYS}
 
 
+def teams_of(groups: Iterable[str]) -> tuple[str, ...]:
+    """The teams whose share somebody may use: their Hub groups; who has none shares `default`."""
+    return tuple(sorted(set(groups))) or (NO_GROUPS_TEAM,)
+
+
 def choose(
-    options: Mapping[str, Any], profiles: Sequence[Profile], fleet: FleetView | None
+    options: Mapping[str, Any],
+    profiles: Sequence[Profile],
+    fleet: FleetView | None,
+    *,
+    teams: Sequence[str] = (NO_GROUPS_TEAM,),
 ) -> Choice:
     """The choice that the options mean. Raises `BadOptions`.
 
-    Without options the first profile is taken. With `fleet` None (nobody knows now) only the table
-    is checked; the scheduler refuses what can never fit.
+    Without options the first profile is taken, and the team of who has only one. With `fleet` None
+    (nobody knows now) only the tables are checked; the scheduler refuses what can never fit.
     """
     unknown = sorted(set(options) - KNOWN_KEYS)
     if unknown:
@@ -104,7 +117,19 @@ def choose(
     gpus = _gpus(options.get("gpus", profile.gpus))
     if fleet is not None and gpus > 0:
         _check_size(gpus, capacity_of(fleet, profile.gpu_model), profile.gpu_model)
-    return Choice(profile=profile, gpus=gpus)
+    return Choice(profile=profile, gpus=gpus, team=_team(options.get("team"), teams))
+
+
+def _team(value: object, teams: Sequence[str]) -> str:
+    yours = ", ".join(teams)
+    if value is None:
+        if len(teams) > 1:
+            raise BadOptions(f"You are in several teams. Say which one with team: {yours}.")
+        return teams[0]
+    if not isinstance(value, str) or value not in teams:
+        of_them = "Your teams are" if len(teams) > 1 else "Your team is"
+        raise BadOptions(f"You are not in a team {str(value)[:80]!r}. {of_them}: {yours}.")
+    return value
 
 
 def _profile(slug: object, profiles: Sequence[Profile]) -> Profile:
@@ -160,12 +185,33 @@ def _is(number: int) -> str:
     return "is only" if number == 1 else "are only" if number else "is"
 
 
-def form_html(profiles: Sequence[Profile], fleet: FleetView | None, *, chosen: str = "") -> str:
-    """The inside of the spawn form: one radio button per profile with what is free now."""
+def form_html(
+    profiles: Sequence[Profile],
+    fleet: FleetView | None,
+    *,
+    chosen: str = "",
+    teams: Sequence[str] = (),
+    team: str = "",
+) -> str:
+    """The inside of the spawn form: one radio button per profile with what is free now, and a
+    choice of the team for who is in several. `chosen` and `team` are what was chosen last."""
     usable = [p.slug for p in profiles if availability(p, fleet)[1]]
     checked = chosen if chosen in usable else next(iter(usable), "")
     rows = "\n".join(_row(profile, fleet, profile.slug == checked) for profile in profiles)
-    return f'<fieldset class="hubernate-profiles">\n<legend>Size of the session</legend>\n{rows}\n</fieldset>'
+    sizes = f'<fieldset class="hubernate-profiles">\n<legend>Size of the session</legend>\n{rows}\n</fieldset>'
+    return sizes + (_team_choice(teams, team) if len(teams) > 1 else "")
+
+
+def _team_choice(teams: Sequence[str], chosen: str) -> str:
+    shown = "".join(
+        f'<option value="{escape(team)}"{" selected" if team == chosen else ""}>{escape(team)}</option>'
+        for team in teams
+    )
+    return (
+        '\n<div class="mb-3"><label class="form-label" for="hubernate-team">Team whose share it uses'
+        '</label><select class="form-select" id="hubernate-team" name="team" required>'
+        f"{shown}</select></div>"
+    )
 
 
 def _row(profile: Profile, fleet: FleetView | None, is_checked: bool) -> str:

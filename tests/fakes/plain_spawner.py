@@ -10,8 +10,10 @@ from pathlib import Path
 from jupyterhub.spawner import Spawner
 from traitlets import Unicode
 
+from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.inprocess import InProcessScheduler
 from scheduler_bridge.plugin import SchedulerPlugin
+from scheduler_bridge.policy.values import Rules
 from spawner.base import GpuSessionMixin
 from spawner.hosting import SessionHost
 from tests.fakes.process_host import ProcessHost
@@ -19,7 +21,10 @@ from tests.fakes.process_host import ProcessHost
 
 @cache
 def scheduler() -> InProcessScheduler:
-    return InProcessScheduler(gpus=int(os.environ.get("TEST_GPUS", "2")))
+    rules = Rules({"narrow": 1})
+    return InProcessScheduler(
+        gpus=int(os.environ.get("TEST_GPUS", "2")), settings=Settings(rules=rules)
+    )
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_bridge.model.workload import FleetView, Gpu, Node
 from spawner import options
-from spawner.options import BadOptions, choose, form_html, from_form
+from spawner.options import BadOptions, choose, form_html, from_form, teams_of
 from spawner.profiles_model import DEFAULT_PROFILES, BadProfiles, Profile, check_profiles
 
 
@@ -94,8 +94,53 @@ def test_nobody_knows_the_fleet_only_the_table_is_checked() -> None:
         choose({"profile": "x"}, DEFAULT_PROFILES, None)
 
 
+@pytest.mark.parametrize(
+    ("groups", "asked", "team"),
+    [
+        ((), {}, "default"),
+        ((), {"team": "default"}, "default"),
+        (("vision",), {}, "vision"),
+        (("vision", "audio"), {"team": "vision"}, "vision"),
+    ],
+)
+def test_the_team_is_a_group_of_the_users(
+    groups: tuple[str, ...], asked: dict[str, Any], team: str
+) -> None:
+    teams = teams_of(groups)
+    choice = choose(asked, DEFAULT_PROFILES, fleet(2), teams=teams)
+    assert choice.team == team
+    assert choose(choice.as_options(), DEFAULT_PROFILES, fleet(2), teams=teams) == choice
+
+
+@pytest.mark.parametrize(
+    ("groups", "asked", "told"),
+    [
+        ((), {"team": "vision"}, "not in a team 'vision'. Your team is: default."),
+        (("vision",), {"team": "default"}, "not in a team 'default'. Your team is: vision."),
+        (("b", "a"), {"team": ["a"]}, "Your teams are: a, b."),
+        (("b", "a"), {"team": "c"}, "Your teams are: a, b."),
+        (("b", "a"), {}, "You are in several teams. Say which one with team: a, b."),
+    ],
+)
+def test_a_team_that_is_not_the_users_is_refused(
+    groups: tuple[str, ...], asked: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(BadOptions, match=re.escape(told)):
+        choose(asked, DEFAULT_PROFILES, fleet(2), teams=teams_of(groups))
+
+
+def test_the_form_asks_for_the_team_only_who_is_in_several() -> None:
+    assert 'name="team"' not in form_html(DEFAULT_PROFILES, fleet(2), teams=("vision",))
+    html = form_html(DEFAULT_PROFILES, fleet(2), teams=("a", "<b>"), team="<b>")
+    assert '<option value="&lt;b&gt;" selected>' in html and "<b>" not in html
+    assert 'for="hubernate-team"' in html
+
+
 def test_the_form_is_turned_into_options_without_judging() -> None:
-    assert from_form({"profile": ["x"], "_xsrf": ["secret"], "gpus": []}) == {"profile": "x"}
+    assert from_form({"profile": ["x"], "_xsrf": ["secret"], "gpus": [], "team": ["t"]}) == {
+        "profile": "x",
+        "team": "t",
+    }
 
 
 @pytest.mark.parametrize(

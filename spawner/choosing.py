@@ -1,0 +1,123 @@
+"""What a Hub user asks for: the form, the options, the team, and the wish that comes out of them.
+
+A team is a group of the Hub that the user is in. Groups are read from the Hub each time a session
+is asked for, so that who has left a team no longer uses its share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traitlets import default
+
+from scheduler_bridge.errors import SchedulerError, Unavailable
+from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.workload import FleetView, Workload, WorkloadSpec
+from spawner import options
+from spawner.names import session_name
+from spawner.opening import Wish
+from spawner.refusals import BadRequest
+from spawner.traits import SessionTraits
+
+
+class SessionChoosing(SessionTraits):
+    """The Hub's options of a session, checked here because REST passes no form."""
+
+    @property
+    def teams(self) -> tuple[str, ...]:
+        """The teams whose share this server's owner may use, as the Hub knows them now."""
+        return options.teams_of(group.name for group in self.user.groups)
+
+    async def fleet(self) -> FleetView | None:
+        """What exists and is free; None while the scheduler does not answer."""
+        try:
+            return await self.plugin.fleet()
+        except Unavailable:
+            return None
+
+    async def _wish(self) -> Wish:
+        """What is to be opened: the session that exists if it fits what was asked for, else a new
+        one of what was chosen. REST options pass here too; the form is not trusted."""
+        existing = await self.plugin.find(self.key)
+        if existing is not None and self._has_left_team_of(existing):
+            await self.plugin.desire(
+                existing.id,
+                Desired.STOPPED,
+                actor=self.user.name,
+                reason=f"{self.user.name} is no longer in team {existing.spec.team}",
+            )
+            existing = None
+        if existing is not None and _means(self.user_options, existing.spec):
+            spec = existing.spec
+        else:
+            spec = self._spec(await self._choice())
+        return Wish(self.key, spec, actor=self.user.name, known_id=self.workload_id)
+
+    def _has_left_team_of(self, workload: Workload) -> bool:
+        """Whether a place in the queue, with nothing to lose, is one of a team that was left. What
+        has memory comes back in the team that it was opened in."""
+        return (
+            workload.phase is Phase.QUEUED
+            and workload.snapshot is None
+            and workload.spec.team not in self.teams
+        )
+
+    async def _choice(self) -> options.Choice:
+        fleet = await self.fleet()
+        try:
+            return options.choose(self.user_options, self.profiles, fleet, teams=self.teams)
+        except options.BadOptions as problem:
+            raise BadRequest(str(problem)) from problem
+
+    def _spec(self, choice: options.Choice) -> WorkloadSpec:
+        return WorkloadSpec(
+            kind=Kind.SESSION,
+            name=session_name(self.user.name, self.name),
+            user=self.user.name,
+            team=choice.team,
+            hub=self.hub_name,
+            server=self.name,
+            profile=choice.profile.slug,
+            gpus=choice.gpus,
+        )
+
+    @default("options_form")
+    def _default_options_form(self) -> Any:
+        return lambda _spawner: self._form()
+
+    async def _form(self) -> str:
+        """The form, or nothing where a session exists: opening it needs no choice."""
+        try:
+            existing = await self.plugin.find(self.key)
+        except SchedulerError:
+            existing = None
+        if existing is not None or self.look().is_suspended:
+            return ""
+        last = self.orm_spawner.user_options or {}
+        return options.form_html(
+            self.profiles,
+            await self.fleet(),
+            chosen=str(last.get("profile", "")),
+            teams=self.teams,
+            team=str(last.get("team", "")),
+        )
+
+    @default("apply_user_options")
+    def _default_apply_user_options(self) -> Any:
+        return lambda _spawner, _wanted: None  # `start` does, where it can refuse in full sentences
+
+    @default("options_from_form")
+    def _default_options_from_form(self) -> Any:
+        return options.from_form
+
+
+def _means(wanted: Mapping[str, Any], spec: WorkloadSpec) -> bool:
+    """Whether options ask for nothing else than a session that exists."""
+    unknown = set(wanted) - options.KNOWN_KEYS
+    return (
+        not unknown
+        and wanted.get("profile", spec.profile) == spec.profile
+        and wanted.get("team", spec.team) == spec.team
+        and ("gpus" not in wanted or str(wanted["gpus"]) == str(spec.gpus))
+    )
