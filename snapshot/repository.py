@@ -19,7 +19,8 @@ from snapshot.errors import (
     StoreDeniedError,
     TamperedError,
 )
-from snapshot.keys import Keys, LocalWrapping
+from snapshot.keyfiles import LocalWrapping
+from snapshot.keys import Keys
 from snapshot.ledger import Known
 from snapshot.manifests import FRONT_BYTES, read, read_summary
 from snapshot.model import SnapshotKey, Stored, StoreSettings

@@ -22,7 +22,8 @@ import numpy as np
 
 from snapshot.cache import PackCache
 from snapshot.chunker import PAGE
-from snapshot.keys import Keys, LocalWrapping
+from snapshot.keyfiles import LocalWrapping
+from snapshot.keys import Keys
 from snapshot.model import SnapshotKey
 from snapshot.packs import PACK_BYTES
 from snapshot.repository import Repository

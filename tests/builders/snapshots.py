@@ -9,7 +9,8 @@ from typing import Any
 
 from snapshot.cache import PackCache
 from snapshot.chunker import PAGE
-from snapshot.keys import Keys, LocalWrapping
+from snapshot.keyfiles import LocalWrapping
+from snapshot.keys import Keys
 from snapshot.model import SnapshotKey, Stored
 from snapshot.reader import Snapshot
 from snapshot.repository import Repository

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from snapshot.errors import KeyUnavailableError, TamperedError
-from snapshot.keys import Keys, LocalWrapping
+from snapshot.keyfiles import LocalWrapping
+from snapshot.keys import Keys
 from tests.fakes.stores import StoreInMemory
 
 
@@ -83,21 +84,6 @@ def test_erasing_a_user_takes_every_key(tmp_path: Path) -> None:
             fresh.get("ada", ada.id)
         assert fresh.get("bob", bob.id).name(b"x") == bob.name(b"x")
     assert all_keys.current("ada").id != ada.id
-
-
-def test_rotation_rewrites_records_only_and_keeps_them_readable(tmp_path: Path) -> None:
-    store = StoreInMemory()
-    wrapping = LocalWrapping(tmp_path / "keys")
-    all_keys = Keys(store, wrapping)
-    before = {owner: all_keys.current(owner) for owner in ("ada", "bob")}
-    wrapping.rotate()
-    assert keys(store, tmp_path).get("ada", before["ada"].id).name(b"x") == before["ada"].name(b"x")
-    for owner in before:
-        assert all_keys.rewrap(owner) == 1
-    wrapping.forget_retired()
-    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["kek.key"]
-    for owner, old in before.items():
-        assert keys(store, tmp_path).get(owner, old.id).name(b"x") == old.name(b"x")
 
 
 def test_without_the_key_encryption_key_nothing_opens(tmp_path: Path) -> None:
