@@ -44,7 +44,9 @@ class SandboxSpec:
     `directory` is the sandbox's own folder on the host (skeleton root, /tmp, logs, records).
     `inner_root` is the unprivileged host id that the namespace's root maps to, distinct per sandbox.
     `devices` are host paths (character devices, or files for virtual GPUs) to show under /dev with
-    their own base names; everything else under /dev is the minimal set.
+    their own base names; everything else under /dev is the minimal set. `image` is the digest of
+    the container image whose files it shows, empty on a machine that shows its own. `layer` are
+    folders inside whose content travels with a snapshot, because the disk below does not stay.
     """
 
     directory: Path
@@ -56,6 +58,8 @@ class SandboxSpec:
     binds: tuple[Bind, ...] = ()
     devices: tuple[str, ...] = ()
     network: NetworkSpec = NetworkSpec()
+    image: str = ""
+    layer: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
