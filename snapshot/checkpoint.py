@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import platform
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,7 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snapshot import criu, images, network, pageserver, pins, proctree, record, sandbox, skeleton
+from snapshot import (
+    criu,
+    host_facts,
+    images,
+    network,
+    pageserver,
+    pins,
+    proctree,
+    record,
+    sandbox,
+    skeleton,
+)
 from snapshot.dump import Dump, DumpError
 from snapshot.errors import SnapshotError
 from snapshot.model import Process, SandboxSpec, SnapshotKey, Stored, Tools
@@ -34,6 +44,8 @@ HOLD_SECONDS = 300.0
 GIVE_UP_SECONDS = 5.0
 _REMAPS = "remap-fpath.img"
 _FILES = "files.img"
+_CUDA = "libcuda.so"
+"""Loaded by every program that uses a GPU; it belongs to one driver version."""
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +179,11 @@ class Checkpoint:
             pins=held,
             devices=tuple(os.path.basename(path) for path in self.spec.devices),
             closed=closed,
-            constraints=constraints(),
+            constraints=host_facts.constraints(
+                self.spec,
+                criu_version=_criu_version(self.spec),
+                holds_gpu_state=any(_CUDA in os.path.basename(pin.name) for pin in held),
+            ),
             timings=dict(self.steps.seconds),
         )
 
@@ -201,11 +217,6 @@ def _take_note(done: asyncio.Future[Any]) -> None:
     """Look at the outcome of a thread that may outlive its caller, so that asyncio is content."""
     if not done.cancelled() and (error := done.exception()):
         _log.info("the store said: %s", error)
-
-
-def constraints() -> dict[str, str]:
-    """Facts of this machine that a thaw elsewhere must match."""
-    return {"architecture": platform.machine(), "kernel": platform.release()}
 
 
 def _criu_version(spec: SandboxSpec) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from snapshot import criu, images, pins, plan, proc, programs, record, sandbox, skeleton
+from snapshot import criu, host_facts, images, pins, plan, proc, programs, record, sandbox, skeleton
 from snapshot.checkpoint import Steps
 from snapshot.errors import SnapshotError, TamperedError
 from snapshot.model import Process, SandboxSpec, Thawed, Tools
@@ -66,6 +66,8 @@ class Restore:
         with self.steps.step("open"):
             snapshot = await asyncio.to_thread(self.repository.open, manifest_key)
             about = _record(snapshot)
+            here = await host_facts.look(self.spec, self.tools)
+            host_facts.refuse_unless_compatible(about.constraints, here)
         with self.steps.step("read"):
             await asyncio.to_thread(lay_out, snapshot, folder)
         with self.steps.step("adapt"):

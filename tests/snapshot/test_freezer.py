@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshot import network, proc, programs, sandbox
+from snapshot import host_facts, network, proc, programs, sandbox
 from snapshot.dump import CRIU_FILE
 from snapshot.freezer import (
     CannotFreezeError,
@@ -234,6 +234,27 @@ async def test_a_tampered_snapshot_never_reaches_criu(box: Box) -> None:
         await box.thaw(stored)
     assert "fresh" in refused.value.remedy
     assert not (box.spec.directory / "restore.log").exists()
+
+
+async def test_a_machine_that_does_not_fit_is_refused_before_criu(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen as if on a processor that has an instruction more than this one."""
+    await box.start(PYTHON, "-c", COUNT)
+    await goes_on(box)
+    machine = host_facts.machine()
+    richer = machine | {"cpu_flags": f"{machine['cpu_flags']} avx4096"}
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(host_facts, "machine", lambda: richer)
+        stored = await box.freeze()
+    assert stored.constraints == richer | {"criu": await host_facts.criu_version(box.tools)}
+    with pytest.raises(CannotThawError, match="lacks: avx4096"):
+        await box.thaw(stored)
+    assert not (box.spec.directory / "restore.log").exists()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(host_facts, "machine", lambda: richer)
+        await box.thaw(stored)
+    await goes_on(box)
 
 
 async def test_a_failed_thaw_leaves_nothing_and_can_be_tried_again(box: Box) -> None:
