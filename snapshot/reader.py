@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
 
 from snapshot.cache import PackCache
 from snapshot.chunker import PAGE
@@ -24,62 +24,20 @@ from snapshot.errors import MissingError, TamperedError
 from snapshot.keys import UserKey
 from snapshot.model import SnapshotKey, Stored
 from snapshot.names import pack_key
-from snapshot.packs import purpose, unseal
+from snapshot.orders import Chunk, Opener, Order, Part, Sink, by_pack
+from snapshot.packs import purpose
 from snapshot.stores.base import Store
 
 log = logging.getLogger(__name__)
 
-WINDOW = 2**20
-"""Bytes read and opened at once: they stay in the processor's cache until they are written."""
-
-GAP = 2**18
-"""Ranges of a pack that are closer than this are fetched as one."""
-
 FETCHERS = 16
 START_FRESH = "Start the session fresh; the snapshot is kept as it is for inspection."
 
+Runs = Sequence[tuple[int, int, int]]
+"""(address, pages, target in bytes): pages of memory and where they belong in what is read into."""
 
-class Chunk(NamedTuple):
-    """One row of the chunk table, as Python objects, and its number."""
-
-    number: int
-    name: bytes
-    pack: int
-    offset: int
-    stored: int
-    size: int
-    coding: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.stored
-
-
-class Part(NamedTuple):
-    """Bytes of a chunk, from `first`, that belong at `target` of a file."""
-
-    first: int
-    length: int
-    target: int
-
-
-Sink = Callable[[memoryview, int], None]
-"""Takes bytes and where they belong. May keep nothing of them."""
-
-
-@dataclass(slots=True)
-class _Order:
-    """What is wanted of one pack: chunks by offset, each with its parts."""
-
-    pack: int
-    chunks: list[Chunk] = field(default_factory=list)
-    parts: dict[int, list[Part]] = field(default_factory=dict)
-
-    def add(self, chunk: Chunk, part: Part) -> None:
-        if chunk.number not in self.parts:
-            self.chunks.append(chunk)
-            self.parts[chunk.number] = []
-        self.parts[chunk.number].append(part)
+_Pieces = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Columns: chunk, first byte of it, length, target."""
 
 
 class Snapshot:
@@ -152,7 +110,7 @@ class Snapshot:
         self._carry_out(self._orders(wanted), sink, whole=True)
         return bytes(content)
 
-    def copy_pages(self, kind: str, id: int, runs: Sequence[tuple[int, int, int]], fd: int) -> None:
+    def copy_pages(self, kind: str, id: int, runs: Runs, fd: int) -> None:
         """Write pages to a file: for each (vaddr, pages, file offset). Zero pages are left out,
         so the file must be new or zero there. Everything is written when this returns; after an
         error some of it may be. Raises `MissingError` for pages that the snapshot does not have."""
@@ -162,7 +120,53 @@ class Snapshot:
                 written = os.pwrite(fd, data, target)
                 data, target = data[written:], target + written
 
-        self._carry_out(self._orders(self._wanted(kind, id, runs)), sink)
+        self._carry_out(self.plan(kind, id, runs), sink)
+
+    def plan(self, kind: str, id: int, runs: Runs) -> list[Order]:
+        """What has to be read for these pages, pack by pack; zero pages are left out. Raises
+        `MissingError` for pages that the snapshot does not have."""
+        wanted: list[tuple[int, Part]] = []
+        for chunk, first, length, target in self._pieces(kind, id, runs):
+            keep = chunk != ZERO
+            columns = (column[keep].tolist() for column in (chunk, first, length, target))
+            wanted += [(number, Part(*part)) for number, *part in zip(*columns, strict=True)]
+        return self._orders(wanted)
+
+    def zeros(self, kind: str, id: int, runs: Runs) -> list[tuple[int, int]]:
+        """(target, length) in bytes of those of the pages that are zero."""
+        found: list[tuple[int, int]] = []
+        for chunk, _, length, target in self._pieces(kind, id, runs):
+            keep = chunk == ZERO
+            found += zip(target[keep].tolist(), length[keep].tolist(), strict=True)
+        return found
+
+    def is_cached(self, order: Order) -> bool:
+        """Whether this node has the order's pack."""
+        if self._cache is None:
+            return False
+        descriptor = self._cache.open(self._body.packs[order.pack].id)
+        if descriptor is None:
+            return False
+        os.close(descriptor)
+        return True
+
+    def read(self, order: Order, sink: Sink, *, whole: bool = False, join: bool = True) -> None:
+        """Carry out one order; `whole`: fetch all of the pack. Raises `MissingError`,
+        `TamperedError`, and what the store does; `sink` may have got some of it then."""
+        pack = self._body.packs[order.pack]
+        cipher = self._cipher(pack)
+        opener = Opener(order, cipher, sink, join=join)
+        if self._cache is not None and self._from_cache(pack, opener, self._cache):
+            return
+        try:
+            self._from_store(pack, order, opener, whole=whole)
+        except MissingError as error:
+            raise MissingError(
+                f"The pack {pack.id} of the snapshot {self.stored.manifest} is gone.",
+                remedy=START_FRESH,
+            ) from error
+        except TamperedError as error:
+            raise self._tampered(pack) from error
 
     def verify(self) -> None:
         """Read everything from the store, not the cache, and take every hash again. Raises what is
@@ -180,10 +184,8 @@ class Snapshot:
         )
         uncached._carry_out(self._orders(wanted), sink, join=False)
 
-    def _wanted(
-        self, kind: str, id: int, runs: Sequence[tuple[int, int, int]]
-    ) -> Iterator[tuple[int, Part]]:
-        """The parts of chunks that make up the runs."""
+    def _pieces(self, kind: str, id: int, runs: Runs) -> Iterator[_Pieces]:
+        """The pieces of chunks that make up each of the runs."""
         extents = self._spaces.get((kind, id))
         if extents is None:
             raise MissingError(f"The snapshot {self.stored.manifest} has no {kind} {id}.")
@@ -202,10 +204,7 @@ class Snapshot:
                 )
             rows = extents[low:high]
             first = rows["first"].astype(np.int64) * PAGE + (begin - starts[low:high])
-            keep = rows["chunk"] != ZERO
-            columns = (rows["chunk"], first, length, begin - vaddr + target)
-            for number, *part in zip(*(c[keep].tolist() for c in columns), strict=True):
-                yield number, Part(*part)
+            yield rows["chunk"], first, length, begin - vaddr + target
 
     def _chunks(self, numbers: Sequence[int]) -> list[Chunk]:
         rows = self._body.chunks[np.asarray(numbers, np.int64)]
@@ -215,29 +214,22 @@ class Snapshot:
         names = [raw[i * width : (i + 1) * width] for i in range(len(numbers))]
         return [Chunk(*row) for row in zip(numbers, names, *columns, strict=True)]
 
-    def _orders(self, wanted: Iterator[tuple[int, Part]] | list[tuple[int, Part]]) -> list[_Order]:
+    def _orders(self, wanted: Iterable[tuple[int, Part]]) -> list[Order]:
         pairs = list(wanted)
-        orders: dict[int, _Order] = {}
-        for chunk, (_, part) in zip(self._chunks([n for n, _ in pairs]), pairs, strict=True):
-            order = orders.get(chunk.pack)
-            if order is None:
-                order = orders[chunk.pack] = _Order(chunk.pack)
-            order.add(chunk, part)
-        for order in orders.values():
-            order.chunks.sort(key=lambda chunk: chunk.offset)
-        return list(orders.values())
+        chunks = self._chunks([number for number, _ in pairs])
+        return by_pack((chunk, part) for chunk, (_, part) in zip(chunks, pairs, strict=True))
 
     def _carry_out(
-        self, orders: list[_Order], sink: Sink, *, whole: bool = False, join: bool = True
+        self, orders: list[Order], sink: Sink, *, whole: bool = False, join: bool = True
     ) -> None:
         if len(orders) == 1:
-            self._serve(orders[0], sink, whole=whole, join=join)
+            self.read(orders[0], sink, whole=whole, join=join)
             return
-        here = [order for order in orders if self._is_cached(order)]
-        threads = self._workers if len(here) == len(orders) else FETCHERS
+        all_here = all(self.is_cached(order) for order in orders)
+        threads = self._workers if all_here else FETCHERS
         with ThreadPoolExecutor(max(threads, 1), "read") as pool:
             futures = [
-                pool.submit(self._serve, order, sink, whole=whole, join=join) for order in orders
+                pool.submit(self.read, order, sink, whole=whole, join=join) for order in orders
             ]
             try:
                 for future in futures:
@@ -246,33 +238,7 @@ class Snapshot:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _is_cached(self, order: _Order) -> bool:
-        if self._cache is None:
-            return False
-        descriptor = self._cache.open(self._body.packs[order.pack].id)
-        if descriptor is None:
-            return False
-        os.close(descriptor)
-        return True
-
-    def _serve(self, order: _Order, sink: Sink, *, whole: bool, join: bool) -> None:
-        """One pack's part of the work."""
-        pack = self._body.packs[order.pack]
-        cipher = self._cipher(pack)
-        opener = _Opener(order, cipher, sink, join=join)
-        if self._cache is not None and self._from_cache(pack, opener, self._cache):
-            return
-        try:
-            self._from_store(pack, opener, whole=whole)
-        except MissingError as error:
-            raise MissingError(
-                f"The pack {pack.id} of the snapshot {self.stored.manifest} is gone.",
-                remedy=START_FRESH,
-            ) from error
-        except TamperedError as error:
-            raise self._tampered(pack) from error
-
-    def _from_cache(self, pack: PackEntry, opener: _Opener, cache: PackCache) -> bool:
+    def _from_cache(self, pack: PackEntry, opener: Opener, cache: PackCache) -> bool:
         descriptor = cache.open(pack.id)
         if descriptor is None:
             return False
@@ -286,9 +252,9 @@ class Snapshot:
             os.close(descriptor)
         return True
 
-    def _from_store(self, pack: PackEntry, opener: _Opener, *, whole: bool) -> None:
+    def _from_store(self, pack: PackEntry, order: Order, opener: Opener, *, whole: bool) -> None:
         name = pack_key(self.key.owner, pack.id)
-        if whole or opener.wanted_bytes() * 2 >= pack.size:
+        if whole or order.wanted_bytes() * 2 >= pack.size:
             data = self._store.get(name)
             if len(data) != pack.size or not data.startswith(PACK_MAGIC):
                 raise TamperedError(f"{len(data)} bytes instead of {pack.size}")
@@ -296,7 +262,7 @@ class Snapshot:
             if self._cache is not None:
                 self._cache.put(pack.id, data)
             return
-        for start, end, chunks in opener.spans():
+        for start, end, chunks in order.spans():
             opener.read_bytes(self._store.get(name, start=start, end=end), start, chunks)
 
     def _cipher(self, pack: PackEntry) -> AESGCM:
@@ -311,82 +277,3 @@ class Snapshot:
             "that was stored.",
             remedy=START_FRESH,
         )
-
-
-class _Opener:
-    """Opens the chunks of one order and hands their parts on."""
-
-    def __init__(self, order: _Order, cipher: AESGCM, sink: Sink, *, join: bool) -> None:
-        self._order, self._cipher, self._sink, self._join = order, cipher, sink, join
-        self._out = memoryview(bytearray(WINDOW))
-
-    def wanted_bytes(self) -> int:
-        return sum(chunk.stored for chunk in self._order.chunks)
-
-    def spans(self) -> Iterator[tuple[int, int, list[Chunk]]]:
-        """Ranges of the pack that hold the wanted chunks."""
-        span: list[Chunk] = []
-        for chunk in self._order.chunks:
-            if span and chunk.offset - span[-1].end > GAP:
-                yield span[0].offset, span[-1].end, span
-                span = []
-            span.append(chunk)
-        if span:
-            yield span[0].offset, span[-1].end, span
-
-    def read_file(self, descriptor: int) -> None:
-        """Read from a cached pack. Raises `TamperedError`."""
-        buffer = memoryview(bytearray(WINDOW))
-        for window in _windows(self._order.chunks):
-            start, length = window[0].offset, window[-1].end - window[0].offset
-            view = buffer[:length] if length <= len(buffer) else memoryview(bytearray(length))
-            if os.preadv(descriptor, [view], start) != length:
-                raise TamperedError("A pack is cut short.")
-            self._open(window, view, start)
-
-    def read_bytes(self, data: bytes, base: int, chunks: list[Chunk] | None = None) -> None:
-        """Read from bytes that begin at `base` of the pack. Raises `TamperedError`."""
-        view = memoryview(data)
-        for window in _windows(self._order.chunks if chunks is None else chunks):
-            if window[-1].end - base > len(data):
-                raise TamperedError("A pack is cut short.")
-            self._open(window, view[window[0].offset - base :], window[0].offset)
-
-    def _open(self, window: list[Chunk], sealed: memoryview, base: int) -> None:
-        """Open a window's chunks side by side and hand on what is contiguous in one go."""
-        position = 0
-        run_start, run_target, run_length = 0, 0, 0
-        for chunk in window:
-            if position + chunk.size > len(self._out):
-                self._hand_on(run_start, run_length, run_target)
-                position, run_length = 0, 0
-            start = chunk.offset - base
-            out = self._out[position : position + chunk.size]
-            piece = sealed[start : start + chunk.stored]
-            unseal(self._cipher, chunk.offset, piece, chunk.name, chunk.coding, out)
-            for first, length, target in self._order.parts[chunk.number]:
-                begins = position + first
-                follows = begins == run_start + run_length and target == run_target + run_length
-                if run_length and follows and self._join:
-                    run_length += length
-                    continue
-                self._hand_on(run_start, run_length, run_target)
-                run_start, run_target, run_length = begins, target, length
-            position += chunk.size
-        self._hand_on(run_start, run_length, run_target)
-
-    def _hand_on(self, start: int, length: int, target: int) -> None:
-        if length:
-            self._sink(self._out[start : start + length], target)
-
-
-def _windows(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
-    """Groups of chunks within `WINDOW` bytes of the pack (one chunk alone may be larger)."""
-    window: list[Chunk] = []
-    for chunk in chunks:
-        if window and chunk.end - window[0].offset > WINDOW:
-            yield window
-            window = []
-        window.append(chunk)
-    if window:
-        yield window
