@@ -44,8 +44,6 @@ HOLD_SECONDS = 300.0
 GIVE_UP_SECONDS = 5.0
 _REMAPS = "remap-fpath.img"
 _FILES = "files.img"
-_CUDA = "libcuda.so"
-"""Loaded by every program that uses a GPU; it belongs to one driver version."""
 
 _log = logging.getLogger(__name__)
 
@@ -179,11 +177,7 @@ class Checkpoint:
             pins=held,
             devices=tuple(os.path.basename(path) for path in self.spec.devices),
             closed=closed,
-            constraints=host_facts.constraints(
-                self.spec,
-                criu_version=_criu_version(self.spec),
-                holds_gpu_state=any(_CUDA in os.path.basename(pin.name) for pin in held),
-            ),
+            constraints=host_facts.constraints(self.spec, _criu_version(self.spec)),
             timings=dict(self.steps.seconds),
         )
 

@@ -109,13 +109,13 @@ RULES: Final = (
         "Install CRIU {wanted} or newer here, or resume it on a machine that has it.",
     ),
     Rule(
-        "driver",
+        "gpu_driver",
         Comparison.SAME,
         "The CUDA library in its memory belongs to NVIDIA driver {wanted}; this machine has {found}.",
         f"Resume it on a machine with driver {{wanted}}, {_FRESH}",
     ),
     Rule(
-        "gpus",
+        "gpu_models",
         Comparison.SAME,
         "Its GPU memory belongs to {wanted}; here it would get {found}.",
         f"Resume it with the same number and model of GPUs, {_FRESH}",
@@ -201,7 +201,7 @@ def _incompatibility(rule: Rule, wanted: str, found: str) -> Incompatibility:
     return Incompatibility(rule.fact, rule.why.format(**words), rule.remedy.format(**words))
 
 
-_NONE: Final = {"driver": "none", "gpus": "no GPU", "image": "this machine's own files"}
+_NONE: Final = {"gpu_driver": "none", "gpu_models": "no GPU", "image": "this machine's own files"}
 
 
 def _shown(fact: str, value: str) -> str:
@@ -239,15 +239,16 @@ _MEETS: Final[dict[Comparison, Callable[[Rule, str, str], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Form:
+    fact: str
     pattern: str
     example: str
 
 
 AFTER: Final = {
-    "driver": _Form(r"\d+\.\d+(\.\d+)?", "570.86.15"),
-    "kernel": _Form(r"\d+\.\d+(\.\d+)?([-+~.][\w.+~-]*)?", "6.18.4"),
-    "image": _Form(r"([^@\s]+@)?sha256:[0-9a-f]{64}", "sha256:… (64 hexadecimal digits)"),
-    "criu": _Form(r"\d+\.\d+(\.\d+)?", "4.2.1"),
+    "driver": _Form("gpu_driver", r"\d+\.\d+(\.\d+)?", "580.95.05"),
+    "kernel": _Form("kernel", r"\d+\.\d+(\.\d+)?([-+~.][\w.+~-]*)?", "6.18.4"),
+    "image": _Form("image", r"([^@\s]+@)?sha256:[0-9a-f]{64}", "sha256:… (64 hexadecimal digits)"),
+    "criu": _Form("criu", r"\d+\.\d+(\.\d+)?", "4.2.1"),
 }
 """What an upgrade may be described with, and in which form."""
 
@@ -261,9 +262,9 @@ def parse_after(words: Iterable[str]) -> dict[str, str]:
         if form is None or not equals:
             known = ", ".join(f"{name}=…" for name in AFTER)
             raise ValueError(f"{word!r} is not understood; known are {known}.")
-        if key in facts:
+        if form.fact in facts:
             raise ValueError(f"{key} is given twice.")
         if not re.fullmatch(form.pattern, value, re.ASCII):
             raise ValueError(f"{key}={value} is malformed; it looks like {key}={form.example}.")
-        facts[key] = value.rpartition("@")[2]
+        facts[form.fact] = value.rpartition("@")[2]
     return facts

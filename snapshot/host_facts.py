@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from snapshot import compat, cpuid, criu, programs
@@ -14,8 +13,7 @@ from snapshot.model import SandboxSpec, Tools
 from snapshot.refusals import CannotThawError
 
 VERSION_SECONDS = 10.0
-_NVIDIA = Path("/proc/driver/nvidia")
-_GPU_DEVICE = re.compile(r"nvidia(\d+)")
+_NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
 
 
 def machine() -> dict[str, str]:
@@ -29,38 +27,27 @@ def machine() -> dict[str, str]:
     return facts
 
 
-def gpus(devices: Sequence[str], nvidia: Path = _NVIDIA) -> dict[str, str]:
-    """Driver and models of the GPUs among these device files, in their order; empty facts where
-    there are none."""
-    minors = [number[1] for path in devices if (number := _device_number(path))]
-    models = _models(nvidia)
-    names = [models.get(minor, "an unknown GPU") for minor in minors]
-    return {"driver": driver(nvidia), "gpus": ", ".join(names)}
-
-
-def driver(nvidia: Path = _NVIDIA) -> str:
+def driver(said: Path = _NVIDIA_VERSION) -> str:
     """The loaded NVIDIA driver's version, empty if there is none."""
-    text = _text(nvidia / "version")
-    found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", _text(said))
     return found[1] if found else ""
 
 
-def constraints(spec: SandboxSpec, *, criu_version: str, holds_gpu_state: bool) -> dict[str, str]:
-    """What a tree frozen here demands of the machine that thaws it. Driver and GPUs matter only
-    to one that has state of theirs in its memory."""
+def constraints(spec: SandboxSpec, criu_version: str) -> dict[str, str]:
+    """What a tree frozen here demands of the machine that thaws it; GPU state adds its own."""
     facts = machine()
     if criu_version:
         facts["criu"] = criu_version
     if spec.image:
         facts["image"] = spec.image
-    wanted = gpus(spec.devices) if holds_gpu_state else {}
-    return facts | {name: value for name, value in wanted.items() if value}
+    return facts
 
 
 async def look(spec: SandboxSpec, tools: Tools) -> dict[str, str]:
-    """All facts of this machine, for a sandbox of this spec. CRIU's version is left out if it does
-    not tell: the thaw itself will say why."""
-    facts = machine() | gpus(spec.devices) | {"image": spec.image}
+    """All facts of this machine, for a sandbox of this spec, but the GPUs of its lease, which the
+    driver itself is asked about. CRIU's version is left out if it does not tell: the thaw itself
+    will say why."""
+    facts = machine() | {"gpu_driver": driver(), "image": spec.image}
     if version := await criu_version(tools):
         facts["criu"] = version
     return facts
@@ -82,23 +69,6 @@ def refuse_unless_compatible(constraints: Mapping[str, str], host: Mapping[str, 
         return
     more = f" (and {len(found) - 1} more reasons)" if len(found) > 1 else ""
     raise CannotThawError(f"{found[0].why}{more}", remedy=found[0].remedy)
-
-
-def _device_number(path: str) -> re.Match[str] | None:
-    return _GPU_DEVICE.fullmatch(os.path.basename(path))
-
-
-def _models(nvidia: Path) -> dict[str, str]:
-    """Model by the minor number of the device file."""
-    texts = [_text(path) for path in sorted(nvidia.glob("gpus/*/information"))]
-    found = [
-        (
-            re.search(r"^Device Minor:\s*(\d+)", text, re.M),
-            re.search(r"^Model:\s*(.+)$", text, re.M),
-        )
-        for text in texts
-    ]
-    return {minor[1]: model[1].strip() for minor, model in found if minor and model}
 
 
 def _cpu_flags() -> list[str]:

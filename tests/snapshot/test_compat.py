@@ -16,8 +16,8 @@ XEON = {
     "xsave_layout": "2@576+256 9@2688+8",
     "criu": "4.2.1",
     "image": "sha256:" + "a" * 64,
-    "driver": "580.95.05",
-    "gpus": "NVIDIA H200, NVIDIA H200",
+    "gpu_driver": "580.95.05",
+    "gpu_models": "NVIDIA H200; NVIDIA H200",
 }
 
 
@@ -53,10 +53,10 @@ def test_newer_and_richer_machines_will_do(fact: str, here: str) -> None:
         ("cpu_flags", "fpu sse2 avx", "lacks: avx2, avx512f"),
         ("xsave_bytes", "832", "2696 bytes.*only 832"),
         ("xsave_layout", "2@576+256 9@2432+8", "state 9@2688"),
-        ("driver", "570.86.15", "driver 580.95.05.*has 570.86.15"),
-        ("driver", "", "has none"),
-        ("gpus", "NVIDIA H200", "would get NVIDIA H200"),
-        ("gpus", "", "no GPU"),
+        ("gpu_driver", "570.86.15", "driver 580.95.05.*has 570.86.15"),
+        ("gpu_driver", "", "has none"),
+        ("gpu_models", "NVIDIA H200", "would get NVIDIA H200"),
+        ("gpu_models", "", "no GPU"),
         ("image", "", "this machine's own files"),
     ],
 )
@@ -98,8 +98,8 @@ def test_a_kernel_that_criu_does_not_know_breaks_everything(kernel: str, breaks:
 
 def test_an_upgrade_strands_only_by_what_it_changes() -> None:
     other = XEON | {"cpu_flags": "avx"}
-    found, unknown = compat.stranded(XEON, other, {"driver": "590.1"})
-    assert [it.what for it in found] == ["driver"]
+    found, unknown = compat.stranded(XEON, other, {"gpu_driver": "590.1"})
+    assert [it.what for it in found] == ["gpu_driver"]
     assert unknown == ()
     found, _ = compat.stranded({"kernel": "6.18"}, {"criu": "4.0"}, {"kernel": "6.18"})
     assert [it.what for it in found] == ["criu"]
@@ -107,7 +107,7 @@ def test_an_upgrade_strands_only_by_what_it_changes() -> None:
 
 def test_a_snapshot_without_gpu_state_does_not_care_for_the_driver() -> None:
     plain = {"kernel": "6.18", "criu": "4.2.1"}
-    assert compat.stranded(plain, XEON, {"driver": "590.1"}) == ((), ())
+    assert compat.stranded(plain, XEON, {"gpu_driver": "590.1"}) == ((), ())
 
 
 def test_an_old_snapshot_that_does_not_say_is_told_apart() -> None:
@@ -116,8 +116,8 @@ def test_an_old_snapshot_that_does_not_say_is_told_apart() -> None:
 
 def test_an_upgrade_is_read() -> None:
     digest = "sha256:" + "0" * 64
-    said = compat.parse_after(["kernel=6.20.1-cloud, criu=4.3", f"image=reg/x@{digest}"])
-    assert said == {"kernel": "6.20.1-cloud", "criu": "4.3", "image": digest}
+    said = compat.parse_after(["kernel=6.20.1-cloud, driver=580.1", f"image=reg/x@{digest}"])
+    assert said == {"kernel": "6.20.1-cloud", "gpu_driver": "580.1", "image": digest}
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,6 @@ VERSION = (
 )
 
 
-def nvidia(folder: Path, models: dict[int, str]) -> Path:
-    """/proc/driver/nvidia with these GPUs by their minor numbers."""
-    (folder / "version").write_text(VERSION)
-    for minor, model in models.items():
-        place = folder / "gpus" / f"0000:{minor:02x}:00.0"
-        place.mkdir(parents=True)
-        text = f"Model: \t\t {model}\nIRQ:   \t\t 1\nDevice Minor: \t {minor}\n"
-        (place / "information").write_text(text)
-    return folder
-
-
 def test_this_machine_can_bring_back_what_it_freezes() -> None:
     facts = host_facts.machine()
     assert facts["kernel"] == platform.release()
@@ -45,18 +34,11 @@ def test_the_register_save_area_is_as_the_architecture_says() -> None:
     assert area == cpuid.save_area()
 
 
-def test_gpus_are_told_in_the_order_of_the_lease(tmp_path: Path) -> None:
-    there = nvidia(tmp_path, {0: "NVIDIA A100", 1: "NVIDIA H200"})
-    devices = ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm", "/dev/nvidia0")
-    assert host_facts.gpus(devices, there) == {
-        "driver": "580.95.05",
-        "gpus": "NVIDIA H200, NVIDIA A100",
-    }
-    assert host_facts.gpus(("/dev/nvidia7",), there)["gpus"] == "an unknown GPU"
-
-
-def test_without_a_driver_there_are_no_gpus(tmp_path: Path) -> None:
-    assert host_facts.gpus(("/dev/vgpu0",), tmp_path) == {"driver": "", "gpus": ""}
+def test_the_drivers_version_is_read(tmp_path: Path) -> None:
+    said = tmp_path / "version"
+    assert host_facts.driver(said) == ""
+    said.write_text(VERSION)
+    assert host_facts.driver(said) == "580.95.05"
 
 
 def test_a_machine_that_does_not_fit_is_refused_with_reason_and_remedy() -> None:
