@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import httpx
 from rich.console import Console
@@ -20,6 +19,7 @@ from hub_config.footprint import FOOTPRINT, Use
 from hub_config.freezability import why_not_freezable
 from hub_config.gpus import read_real_gpus
 from hub_config.installation import existing_settings, own_pids
+from hub_config.key_record import key_finding
 from hub_config.paths import LAYOUT_VERSION, StateFolder
 from hub_config.ports import taken
 from hub_config.problems import UpRefused
@@ -61,7 +61,7 @@ def examine(folder: StateFolder) -> Report:
         lambda: _programs(folder),
         lambda: _store(folder, settings),
         lambda: _space(folder),
-        lambda: _keys(folder),
+        lambda: key_finding(folder.keys),
     )
     # The kernel's and root's part of "freezable" is in the answer to whether suspending works.
     kept = tuple(finding for finding in machine if finding.subject != "freezable")
@@ -212,18 +212,3 @@ def _space(folder: StateFolder) -> Finding:
         return Finding("space", Level.OK, text)
     remedy = "Free space, or remove snapshots: hubernate snapshots gc"
     return Finding("space", Level.WARN, f"{text}: a suspend may be refused.", remedy)
-
-
-def _keys(folder: StateFolder) -> Finding:
-    try:
-        keys: list[Path] = sorted(path for path in folder.keys.glob("*") if path.is_file())
-    except PermissionError:
-        keys = []
-    if not keys:
-        return Finding("keys", Level.OK, "none yet, or not visible without root")
-    return Finding(
-        "keys",
-        Level.WARN,
-        f"{folder.keys} holds the only copy of the key that opens every snapshot.",
-        f"Copy it to a safe place off this machine: tar -C {folder.root} -cf keys.tar keys",
-    )

@@ -115,6 +115,16 @@ class StateFolder:
         return self.config / "policy.yaml"
 
     @property
+    def retention_file(self) -> Path:
+        """How long snapshots are kept; the shipped policy where there is none."""
+        return self.config / "retention.yaml"
+
+    @property
+    def gone_file(self) -> Path:
+        """What was deleted for good, one JSON document a line."""
+        return self.root / "gone.jsonl"
+
+    @property
     def children_file(self) -> Path:
         """PID and start time of every program that `hubernate up` started."""
         return self.run / "children.json"

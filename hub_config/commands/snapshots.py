@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hub_config.commands.connection import ask, need_admin
 from hub_config.commands.errors import FAILED, CommandError
 from hub_config.commands.names import display_name
 from hub_config.commands.output import moment, print_json, print_table
-from scheduler_bridge.errors import SchedulerError
+from hub_config.commands.store import in_use, repository_here
 from scheduler_bridge.model.workload import Workload
 from snapshot.errors import SnapshotError
 from snapshot.model import Stored
@@ -35,9 +33,9 @@ def register(parent: typer.Typer) -> None:
 @app.command("list")
 def list_snapshots(user: Owner = "", as_json: AsJson = False) -> None:
     """List snapshots with their size, and which session would be resumed from them."""
-    with _repository() as repository:
+    with repository_here() as repository:
         found = repository.list(user or None)
-    used, _ = _in_use()
+    used, _ = in_use()
     if as_json:
         print_json([{"snapshot": s, "used_by": _user_of(s, used)} for s in found])
         return
@@ -71,7 +69,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Read snapshots completely and check every byte. Exit code 1 if one is damaged."""
-    with _repository() as repository:
+    with repository_here() as repository:
         found = repository.list(user or None)
         chosen = (_one(key, found),) if key else found
         results = {stored.manifest: _verified(repository, stored) for stored in chosen}
@@ -103,7 +101,7 @@ def remove(
     ] = False,
 ) -> None:
     """Remove a snapshot for good."""
-    with _repository() as repository:
+    with repository_here() as repository:
         stored = _one(key, repository.list())
         if not force:
             _refuse_if_needed(stored)
@@ -112,7 +110,7 @@ def remove(
 
 
 def _refuse_if_needed(stored: Stored) -> None:
-    used, problem = _in_use()
+    used, problem = in_use()
     remedy = "Add --force if it shall be lost."
     if problem:
         raise CommandError(
@@ -136,34 +134,6 @@ def _one(key: str, found: Sequence[Stored]) -> Stored:
         raise CommandError(f"there is no snapshot {key}.", remedy="See `hubernate snapshots list`.")
     listed = ", ".join(stored.manifest for stored in matching[:8])
     raise CommandError(f"{key} can mean {len(matching)} snapshots: {listed}.")
-
-
-def _in_use() -> tuple[dict[str, Workload], str]:
-    """Live workloads by the snapshot that they would come back from, and why that is not known."""
-    try:
-        workloads = ask(lambda scheduler, _: scheduler.list())
-    except (CommandError, SchedulerError) as error:
-        return {}, str(error)
-    return {w.snapshot.key: w for w in workloads if w.snapshot is not None}, ""
-
-
-@contextmanager
-def _repository() -> Iterator[Repository]:
-    """The store of this installation. What goes wrong in it becomes a `CommandError`."""
-    from snapshot.repository import open_repository  # loads the store's client
-    from spawner.site import read_site
-
-    _, state = need_admin("the store")
-    try:
-        site = read_site(state.site_file)
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"{state.site_file} cannot be read.", remedy="Run `hubernate up` first."
-        ) from error
-    try:
-        yield open_repository(site.store)
-    except SnapshotError as error:
-        raise CommandError(error.message, remedy=error.remedy) from error
 
 
 def size(count: int) -> str:

@@ -9,10 +9,9 @@ import pytest
 
 from scheduler_bridge.model.phases import Phase
 from scheduler_bridge.model.workload import SnapshotRef
-from snapshot.model import SnapshotKey, StoreSettings
-from snapshot.repository import Repository, open_repository
-from spawner.site import LocalSite, write_site
+from snapshot.repository import Repository
 from tests.hub_config.cli_bench import Cli, running_service, state_at
+from tests.hub_config.cli_store import keep, store_at
 
 
 @pytest.fixture
@@ -25,29 +24,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
 
 @pytest.fixture
 def store(cli: Cli) -> Repository:
-    folders = [cli.state.root / name for name in ("objects", "keys")]
-    for folder in folders:
-        folder.mkdir(mode=0o700)
-    settings = StoreSettings("directory", str(folders[0]), keys_directory=str(folders[1]))
-    site = LocalSite(
-        python="python",
-        environment_directory="",
-        run_directory="",
-        homes_directory="",
-        users_file="",
-        scheduler_url="",
-        tools=cli.state.tools(),
-        store=settings,
-    )
-    write_site(site, cli.state.site_file)
-    return open_repository(settings)
-
-
-def keep(store: Repository, owner: str, sequence: int = 1) -> str:
-    """Store a small snapshot; returns its key."""
-    with store.writer(SnapshotKey(owner, f"s-{owner}", 1, sequence), {}) as writer:
-        writer.add_file("core", f"memory of {owner} {sequence}".encode() * 1000)
-        return writer.commit({}).manifest
+    return store_at(cli.state)
 
 
 def test_before_set_up(cli: Cli) -> None:

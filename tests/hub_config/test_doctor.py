@@ -16,9 +16,11 @@ import pytest
 from hub_config import state
 from hub_config.doctor import Report, examine, print_report
 from hub_config.footprint import FOOTPRINT
+from hub_config.key_record import Exported, note_export
 from hub_config.paths import StateFolder
 from hub_config.settings import LocalSettings, Ports, write_json, write_settings
 from hub_config.setup.machine import Finding, Level
+from snapshot.keyfiles import LocalWrapping
 
 
 @pytest.fixture
@@ -78,12 +80,31 @@ def test_a_program_that_should_run_and_does_not_is_named(folder: StateFolder) ->
     assert found(folder, "programs").text == "not running: hub"
 
 
-def test_the_only_copy_of_the_key_is_a_warning(folder: StateFolder) -> None:
+def test_the_only_copy_of_the_key_is_a_warning_until_there_is_a_backup_elsewhere(
+    folder: StateFolder,
+) -> None:
     state.create(folder)
     assert found(folder, "keys").level is Level.OK
-    (folder.keys / "key").write_text("x")
+    key = LocalWrapping(folder.keys).current_id()
     assert found(folder, "keys").level is Level.WARN
-    assert "tar" in found(folder, "keys").remedy
+    assert "hubernate keys export" in found(folder, "keys").remedy
+    backup = folder.root / "backup"
+    backup.touch()
+    note_export(folder.keys, Exported(key, 0.0, str(backup), same_disk=True))
+    assert "same disk" in found(folder, "keys").text
+    backup.unlink()  # it was moved away
+    assert found(folder, "keys").level is Level.OK
+    note_export(folder.keys, Exported("another", 0.0, "", same_disk=False))
+    assert found(folder, "keys").level is Level.WARN
+    assert key not in (folder.keys / "kek.key").read_text()
+
+
+def test_a_key_that_others_may_read_stops(folder: StateFolder) -> None:
+    state.create(folder)
+    LocalWrapping(folder.keys).current_id()
+    (folder.keys / "kek.key").chmod(0o644)
+    assert found(folder, "keys").level is Level.STOP
+    assert "chmod 600" in found(folder, "keys").remedy
 
 
 def test_everything_used_of_the_machine_says_what_for_and_how_to_undo() -> None:
