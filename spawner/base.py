@@ -27,6 +27,7 @@ from spawner.names import session_key
 from spawner.opening import Ended, Opened, Opening, OtherSize, StillQueued
 from spawner.progress import ProgressLog, place_kept_sentence
 from spawner.refusals import BadRequest, DidNotStart, NobodyKnows, NotOpened, PlaceKept
+from spawner.rejoining import SessionRejoining
 from spawner.state import SavedState, StateKey
 from spawner.steps import Step
 from spawner.watching import SessionWatch, url_of
@@ -37,7 +38,7 @@ CANCEL_PATIENCE_SECONDS = 0.7
 """The Hub sleeps one second after it cancelled a start, then looks again: be done before that."""
 
 
-class GpuSessionMixin(SessionChoosing, SessionWatch):
+class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
     """A Hub server that is a session of the scheduler and survives being stopped."""
 
     _leftovers: ClassVar[dict[str, asyncio.Task[None]]] = {}
@@ -196,15 +197,17 @@ class GpuSessionMixin(SessionChoosing, SessionWatch):
         """Suspend the session, or end it where it cannot be frozen. Never raises.
 
         Returns when the memory is stored, when the session has ended, or when neither was possible:
-        then it lives on, `poll` says so, and the next start finds it again.
+        then it lives on, `poll` says so, and the Hub starts its server again, which finds it.
         """
         try:
             closed = await self._close()
         except Exception:
             self.log.exception("%s: stopping failed; the session was left as it is", self.key)
+            self.rejoin_soon()
             return
         if closed.result is Close.STILL_RUNNING:
             self.log.warning("%s still runs: %s %s", self.key, closed.why, closed.remedy)
+            self.rejoin_soon()
         else:
             self.log.info("%s: %s", self.key, closed.result)
 

@@ -22,7 +22,7 @@ from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import FleetView, Workload
 from spawner.base import GpuSessionMixin
 from spawner.hosting import HostError, NotReachable, Seen
-from spawner.pages_view import Row, Server, page, row
+from spawner.pages_view import Row, Server, is_left_alone, page, row
 
 ACTIONS = ("suspend", "resume", "open", "cancel", "fresh", "discard", "stop")
 SCOPES = {"resume": "start:servers", "open": "start:servers"}
@@ -78,6 +78,8 @@ class SessionsHandler(APIHandler):  # type: ignore[misc]
         spawner = cast(Any, user.spawners[server])
         if workload.key != spawner.key:
             return None  # a session of another Hub
+        if is_left_alone(workload, bool(spawner.active)):
+            spawner.rejoin_soon()
         known = Server(user.server_url(server), bool(spawner.ready), spawner.pending or "")
         return row(workload, known, spawner.host.observe(workload.id), fleet, now=now)
 

@@ -119,6 +119,11 @@ def row(
     )
 
 
+def is_left_alone(workload: Workload, is_active: bool) -> bool:
+    """Whether a session runs, and is to, that the Hub knows of as stopped."""
+    return not is_active and workload.phase is Phase.RUNNING and workload.desired is Desired.RUNNING
+
+
 def resume_when(workload: Workload, capacity: Capacity | None) -> str:
     """Before the click: whether Resume starts now, or why it will wait."""
     gpus = workload.spec.gpus

@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from scheduler_bridge.errors import SchedulerError
@@ -91,16 +92,7 @@ class ProcessHost:
 
     async def _follow(self, launch: Launch) -> None:
         workload_id = launch.workload.id
-
-        async def move(phase: Phase, snapshot: SnapshotRef | None = None) -> None:
-            grant = self._grants[workload_id]
-            try:
-                await self._plugin.move(
-                    grant.lease.id, grant.credential, phase, cause="test", snapshot=snapshot
-                )
-            except SchedulerError as problem:
-                print(f"move to {phase}: {problem}", file=sys.stderr)
-
+        move = partial(self._move, workload_id)
         while not (seen := self.observe(workload_id)).is_ready and seen.supervisor_alive:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         if launch.mode == "resume":
@@ -116,9 +108,24 @@ class ProcessHost:
         else:
             await move(Phase.STOPPED)
 
+    async def _move(
+        self, workload_id: str, phase: Phase, snapshot: SnapshotRef | None = None
+    ) -> None:
+        grant = self._grants[workload_id]
+        try:
+            await self._plugin.move(
+                grant.lease.id, grant.credential, phase, cause="test", snapshot=snapshot
+            )
+        except SchedulerError as problem:
+            print(f"move to {phase}: {problem}", file=sys.stderr)
+
     async def _beat(self, workload_id: str) -> None:
         """Heartbeats, and what they say is wanted."""
         while (seen := self.observe(workload_id)).is_live:
+            if (self._dir(workload_id) / "refused").exists():
+                (self._dir(workload_id) / "refused").unlink()
+                await self._move(workload_id, Phase.SUSPENDING)
+                await self._move(workload_id, Phase.RUNNING)
             grant = self._grants[workload_id]
             report = Report(
                 grant.lease.epoch, Phase(seen.status.phase if seen.status else "running")

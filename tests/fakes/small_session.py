@@ -64,6 +64,7 @@ def main(folder: Path, workload_id: str) -> None:
             refusal = folder / "refuse"
             if refusal.exists():
                 (folder / "suspend").unlink()
+                (folder / "refused").touch()
                 tell("running", error=refusal.read_text(), remedy="Close it.")
                 continue
             while (folder / "slow").exists():

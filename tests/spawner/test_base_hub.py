@@ -178,7 +178,7 @@ async def test_a_session_that_moves_to_another_port_is_found_there(user: User) -
     await until(is_reached)
 
 
-async def test_a_failed_suspend_loses_nothing_and_the_next_start_finds_the_session(
+async def test_a_failed_suspend_loses_nothing_and_the_hub_shows_the_session_again(
     user: User,
 ) -> None:
     await user.start(profile="gpu-1")
@@ -188,9 +188,15 @@ async def test_a_failed_suspend_loses_nothing_and_the_next_start_finds_the_sessi
     assert (await user.stop()).status_code == 204
     os.kill(pid, 0)
     assert await user.token_works(token)
-    assert (await user.start()).status_code == 201
+    await user.until_ready()
     assert (await user.pid(), await user.token()) == (pid, token)
+    assert await user.token_works(token)
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(f"{user.hub.url}/user/{user.name}/api")
+    assert answer.text == str(pid), "its route is back"
     refuse.unlink()
+    left = await user.hub.api("GET", f"/users/{user.name}/tokens")
+    assert "outlived" not in left.text, "the right to start it was taken back"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from scheduler_bridge.model.workload import (
 )
 from spawner.hosting import Seen
 from spawner.options import capacity_of
-from spawner.pages_view import Server, page, pause_sentences, resume_when, row
+from spawner.pages import SessionsHandler
+from spawner.pages_view import Server, is_left_alone, page, pause_sentences, resume_when, row
 from spawner.supervisor.status import Status
 from tests.spawner.test_options import fleet
 
@@ -65,6 +67,46 @@ def test_a_suspended_session_tells_its_size_and_age() -> None:
 def test_a_live_session_that_the_hub_does_not_know_says_so() -> None:
     assert not shown(session(Phase.RUNNING), Server("", False)).is_connected
     assert shown(session(Phase.SUSPENDED), Server("", False)).is_connected
+
+
+@pytest.mark.parametrize(
+    ("phase", "desired", "is_active", "expected"),
+    [
+        (Phase.RUNNING, Desired.RUNNING, False, True),
+        (Phase.RUNNING, Desired.RUNNING, True, False),
+        (Phase.RUNNING, Desired.SUSPENDED, False, False),
+        (Phase.RUNNING, Desired.STOPPED, False, False),
+        (Phase.SUSPENDING, Desired.RUNNING, False, False),
+        (Phase.STARTING, Desired.RUNNING, False, False),
+    ],
+)
+def test_only_a_session_that_is_to_run_is_brought_back_by_looking(
+    phase: Phase, desired: Desired, is_active: bool, expected: bool
+) -> None:
+    workload = session(phase, desired=desired)
+    assert is_left_alone(workload, is_active) is expected
+    spawner = SpawnerThatCountsRejoins(workload.key, is_active)
+    SessionsHandler._row(spawner.as_handler(), workload, fleet(2), NOW)  # type: ignore[arg-type]
+    assert spawner.rejoins == int(expected)
+
+
+class SpawnerThatCountsRejoins:
+    """The Hub's side of one server, as far as the home page looks at it."""
+
+    ready, pending, host = False, None, property(lambda self: self)
+
+    def __init__(self, key: str, active: bool) -> None:
+        self.key, self.active, self.rejoins = key, active, 0
+
+    def observe(self, _workload_id: str) -> Seen:
+        return Seen()
+
+    def rejoin_soon(self) -> None:
+        self.rejoins += 1
+
+    def as_handler(self) -> SimpleNamespace:
+        user = SimpleNamespace(spawners={"": self}, server_url=lambda name: f"/user/ada/{name}")
+        return SimpleNamespace(current_user=user)
 
 
 def test_the_countdown_of_an_idle_session() -> None:
