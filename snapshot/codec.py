@@ -21,7 +21,9 @@ import numpy as np
 
 from snapshot.errors import NewerFormatError, TamperedError
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""2 says how chunks are named (`naming`); a body that does not say is of version 1."""
+
 PACK_MAGIC: Final = b"HUBPACK\x01"
 MANIFEST_MAGIC: Final = b"HUBSNAP\x00"
 NAME_BYTES: Final = 20
@@ -82,7 +84,8 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Everything a snapshot consists of. `chunks` is an array of `CHUNK`."""
+    """Everything a snapshot consists of. `chunks` is an array of `CHUNK`; `naming` is how they got
+    their names."""
 
     facts: dict[str, Any]
     extra: dict[str, Any]
@@ -90,6 +93,7 @@ class Body:
     files: dict[str, FileEntry]
     chunks: np.ndarray
     spaces: tuple[Space, ...]
+    naming: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,7 @@ def encode_body(body: Body) -> bytes:
         "packs": [[pack.id, pack.size, pack.wrapped_key.hex()] for pack in body.packs],
         "files": {name: [file.size, *file.chunks] for name, file in body.files.items()},
         "chunks": len(body.chunks),
+        "naming": body.naming,
         "spaces": [[space.kind, space.id, len(space.extents)] for space in body.spaces],
     }
     text = json.dumps(document, separators=(",", ":")).encode()
@@ -168,6 +173,7 @@ def decode_body(data: bytes) -> Body:
             },
             chunks=chunks,
             spaces=tuple(spaces),
+            naming=int(document.get("naming", 1)),
         )
         _check(body)
     except (ValueError, LookupError, TypeError, struct.error) as error:
@@ -184,6 +190,8 @@ def _table(data: bytes, start: int, kind: np.dtype, count: int) -> tuple[np.ndar
 
 def _check(body: Body) -> None:
     """References lead to things that exist, and lengths agree."""
+    if body.naming not in {1, 2}:
+        raise ValueError("chunks named in an unknown way")
     if len(body.chunks):
         if int(body.chunks["pack"].max()) >= len(body.packs):
             raise ValueError("a chunk in no pack")

@@ -11,6 +11,7 @@ import numpy as np
 
 from snapshot.chunker import PAGE, Block, Zeros
 from snapshot.codec import CHUNK, EXTENT, NAME_BYTES, ZERO, Body, FileEntry, PackEntry, Space
+from snapshot.naming import CURRENT
 from snapshot.packs import Placed
 
 _ExtentRow = tuple[int, int, int, int]
@@ -26,7 +27,9 @@ class Known:
 
     @classmethod
     def of(cls, body: Body) -> Known:
-        """All chunks of a verified manifest."""
+        """All chunks of a verified manifest; none if they are named in another way than ours."""
+        if body.naming != CURRENT:
+            return cls()
         names = body.chunks["name"].tobytes()
         columns = (body.chunks[column].tolist() for column in (CHUNK.names or ())[1:])
         rows = {}
@@ -107,7 +110,8 @@ class Ledger:
             extents = np.array(sorted(rows), EXTENT)
             spaces.append(Space(kind, number, joined(extents)))
         chunks = np.array(self._rows, CHUNK)
-        return Body(facts, extra, tuple(self._packs), self._files, chunks, tuple(spaces))
+        packs = tuple(self._packs)
+        return Body(facts, extra, packs, self._files, chunks, tuple(spaces), CURRENT)
 
     def memory_bytes(self) -> int:
         """Bytes of all pages, zero ones too."""

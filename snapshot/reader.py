@@ -24,6 +24,7 @@ from snapshot.errors import MissingError, TamperedError
 from snapshot.keys import UserKey
 from snapshot.model import SnapshotKey, Stored
 from snapshot.names import pack_key
+from snapshot.naming import namer
 from snapshot.orders import Chunk, Opener, Order, Part, Sink, by_pack
 from snapshot.packs import purpose
 from snapshot.stores.base import Store
@@ -172,9 +173,10 @@ class Snapshot:
         """Read everything from the store, not the cache, and take every hash again. Raises what is
         wrong first."""
         names = [chunk.name for chunk in self._chunks(range(len(self._body.chunks)))]
+        name = namer(self._user_key, self._body.naming)
 
         def sink(data: memoryview, number: int) -> None:
-            if self._user_key.name(data) != names[number]:
+            if name(data) != names[number]:
                 raise TamperedError(f"Chunk {number} has another content than its name says.")
 
         sizes = self._body.chunks["size"].tolist()

@@ -23,6 +23,7 @@ from snapshot.ledger import Known, Ledger
 from snapshot.manifests import Summary, seal
 from snapshot.model import SnapshotKey, Stored
 from snapshot.names import pack_key, pack_prefix
+from snapshot.naming import CURRENT, namer
 from snapshot.packs import PackBuilder, Placed
 from snapshot.stores.base import Store
 
@@ -111,6 +112,7 @@ class SnapshotWriter:
     ) -> None:
         self._store, self._user_key, self._cache = store, user_key, cache
         self._key, self._facts, self._now = key, facts, now
+        self._name = namer(user_key, CURRENT)
         self._ledger = Ledger(known)
         self._lock = threading.Lock()
         self._lock_open = threading.Lock()
@@ -230,7 +232,7 @@ class SnapshotWriter:
 
     def _keep(self, shelf: str, contents: Sequence[memoryview]) -> list[int]:
         """The numbers of the chunks; those that are new are put into a pack of that shelf."""
-        names = [self._user_key.name(content) for content in contents]
+        names = [self._name(content) for content in contents]
         numbers, missing = self._ledger.claim(names)
         if missing:
             self._seal(shelf, [(numbers[i], names[i], contents[i]) for i in missing])

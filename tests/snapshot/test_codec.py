@@ -96,6 +96,7 @@ def extents(*rows: tuple[int, int, int, int]) -> tuple[Space, ...]:
     ("changes", "reason"),
     [
         ({"packs": ()}, "in no pack"),
+        ({"naming": 3}, "unknown way"),
         ({"packs": (PackEntry("p1", 9123, b""),)}, "behind the end of its pack"),
         ({"files": {"f": FileEntry(99, (0,))}}, "another length"),
         ({"files": {"f": FileEntry(99, (5,))}}, "out of bounds"),
