@@ -36,14 +36,34 @@ class Placed(NamedTuple):
     coding: int
 
 
-class PackBuilder:
-    """One pack being filled, by one thread at a time."""
+class Buffers:
+    """Room for packs, used again and again: memory that is new to a process costs as much as
+    encrypting what is put into it. Safe to use from threads."""
 
-    def __init__(self, capacity: int = PACK_BYTES) -> None:
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self) -> bytearray:
+        """One of `PACK_BYTES`, holding whatever."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return bytearray(PACK_BYTES)
+
+    def give(self, buffer: bytearray) -> None:
+        """Take one back that nobody else uses any more."""
+        buffer.extend(bytes(PACK_BYTES - len(buffer)))
+        self._free.append(buffer)
+
+
+class PackBuilder:
+    """One pack being filled in `data`, by one thread at a time."""
+
+    def __init__(self, data: bytearray) -> None:
         self.id = uuid.uuid4().hex
         self._key = new_key()
         self._cipher = AESGCM(self._key)
-        self._data = bytearray(capacity)
+        self._data = data
         self._data[: len(PACK_MAGIC)] = PACK_MAGIC
         self._end = len(PACK_MAGIC)
 

@@ -1,9 +1,9 @@
 """Writing one snapshot: hashing, compression, encryption and upload side by side.
 
 Pages wait in batches of 4 MiB for `workers` threads, which cut, name, and seal what is new into open
-packs; full packs go to the node cache and the store from other threads. Both queues are bounded, so
-whoever adds pages is slowed to what the store takes: memory stays at about
-`(workers + 2) * 4 MiB + (2 * workers + PACKS_IN_FLIGHT) * 8 MiB`.
+packs and put full ones into the `outbox`. Both are bounded: memory stays at about
+`(workers + BATCHES_WAITING) * 4 MiB + (2 * workers + outbox.CONNECTIONS) * 8 MiB`, and when neither
+the node cache nor the store takes more, whoever adds pages waits.
 """
 
 from __future__ import annotations
@@ -11,84 +11,35 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
 from snapshot.cache import PackCache
 from snapshot.chunker import BLOCK, Batch, Batcher, cut
-from snapshot.errors import MissingError, SnapshotError
+from snapshot.crew import Crew, given_up
+from snapshot.errors import MissingError
 from snapshot.keys import UserKey
 from snapshot.ledger import Known, Ledger
 from snapshot.manifests import Summary, seal
 from snapshot.model import SnapshotKey, Stored
 from snapshot.names import pack_key, pack_prefix
 from snapshot.naming import CURRENT, namer
-from snapshot.packs import PackBuilder, Placed
+from snapshot.outbox import Outbox
+from snapshot.packs import Buffers, PackBuilder, Placed
 from snapshot.stores.base import Store
 
 log = logging.getLogger(__name__)
 
-PACKS_IN_FLIGHT = 8
+BATCHES_WAITING = 16
 KINDS = ("task", "shmem")
 
 
 class _OpenPack:
     """A pack being filled and what is in it."""
 
-    def __init__(self) -> None:
-        self.builder = PackBuilder()
+    def __init__(self, buffer: bytearray) -> None:
+        self.builder = PackBuilder(buffer)
         self.chunks: list[tuple[int, bytes, int, Placed]] = []
-
-
-class _Crew:
-    """Threads with a bounded queue. The first failure stops the rest and is raised to whoever
-    asks next."""
-
-    def __init__(self, threads: int, waiting: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(threads, name)
-        self._slots = threading.Semaphore(threads + waiting)
-        self._futures: set[Future[None]] = set()
-        self._lock = threading.Lock()
-        self.failure: BaseException | None = None
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Queue the work, waiting for room."""
-        self._slots.acquire()
-        try:
-            future = self._pool.submit(self._guarded, work)
-        except RuntimeError as error:  # the pool was stopped
-            self._slots.release()
-            raise self.failure or _given_up() from error
-        with self._lock:
-            self._futures.add(future)
-        future.add_done_callback(self._done)
-
-    def drain(self) -> None:
-        """Wait until all that was queued is done."""
-        while True:
-            with self._lock:
-                future = next(iter(self._futures), None)
-            if future is None:
-                return
-            future.exception()
-
-    def stop(self, *, wait: bool) -> None:
-        """Take no more work and drop what is queued; with `wait`, until what runs is done."""
-        self._pool.shutdown(wait=wait, cancel_futures=True)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        if self.failure is not None:
-            return
-        try:
-            work()
-        except BaseException as error:  # handed on to whoever adds or commits
-            self.failure = self.failure or error
-
-    def _done(self, future: Future[None]) -> None:
-        self._slots.release()
-        with self._lock:
-            self._futures.discard(future)
 
 
 class SnapshotWriter:
@@ -110,7 +61,7 @@ class SnapshotWriter:
         workers: int,
         now: Callable[[], float],
     ) -> None:
-        self._store, self._user_key, self._cache = store, user_key, cache
+        self._store, self._user_key = store, user_key
         self._key, self._facts, self._now = key, facts, now
         self._name = namer(user_key, CURRENT)
         self._ledger = Ledger(known)
@@ -119,13 +70,12 @@ class SnapshotWriter:
         self._batchers: dict[tuple[str, int], Batcher] = {}
         self._names: set[str] = set()
         self._open: dict[str, list[_OpenPack]] = {"pages": [], "files": []}
-        self._shipped: list[str] = []
-        self._stored_bytes = 0
         self._lock_end = threading.Lock()
         self._finished = False  # the manifest is written, nobody gave up before
         self._given_up = False
-        self._sealers = _Crew(workers, 2, "seal")
-        self._shippers = _Crew(PACKS_IN_FLIGHT, 2, "ship")
+        self._buffers = Buffers()
+        self._sealers = Crew(workers, "seal", waiting=BATCHES_WAITING)
+        self._outbox = Outbox(self._put_pack, cache, self._buffers)
 
     def __enter__(self) -> Self:
         return self
@@ -167,19 +117,20 @@ class SnapshotWriter:
 
         `extra["constraints"]` and `extra["timings"]`, if given, are shown in listings.
         """
+        self._outbox.hurry()
         with self._lock:
             for space, batcher in self._batchers.items():
                 if (batch := batcher.finish()) is not None:
                     self._submit_pages(space, batch)
         self._sealers.drain()
-        self._raise_failure()
         for pack in (*self._open["files"], *self._open["pages"]):
             self._ship(pack)
-        self._shippers.drain()
+        self._outbox.drain()
         self._check_reused()
         self._raise_failure()
         stored = self._write_manifest(extra)
-        self._stop(wait=True)
+        self._sealers.stop(wait=True)
+        self._outbox.close()
         return stored
 
     def abort(self) -> None:
@@ -193,10 +144,9 @@ class SnapshotWriter:
             if self._finished:
                 return
             self._given_up = True
-        for crew in (self._sealers, self._shippers):
-            crew.failure = crew.failure or _given_up()
-        self._stop(wait=False)
-        self._forget_cached()
+        self._sealers.fail(given_up())
+        self._outbox.throw_away(given_up())
+        self._sealers.stop(wait=False)
 
     def _submit(self, work: Callable[[], None]) -> None:
         self._raise_failure()
@@ -206,19 +156,8 @@ class SnapshotWriter:
         self._submit(lambda: self._keep_pages(space, batch))
 
     def _raise_failure(self) -> None:
-        failure = self._sealers.failure or self._shippers.failure
-        if failure is not None:
-            raise failure
-
-    def _stop(self, *, wait: bool) -> None:
-        self._sealers.stop(wait=wait)
-        self._shippers.stop(wait=wait)
-
-    def _forget_cached(self) -> None:
-        """Packs of no snapshot only take room on the node."""
-        if self._cache is not None:
-            for pack in self._shipped:
-                self._cache.drop(pack)
+        self._sealers.check()
+        self._outbox.check()
 
     def _keep_pages(self, space: tuple[str, int], batch: Batch) -> None:
         blocks, zeros = cut(batch)
@@ -243,7 +182,7 @@ class SnapshotWriter:
         for number, name, content in chunks:
             if not pack.builder.fits(len(content)):
                 self._ship(pack)
-                pack = _OpenPack()
+                pack = _OpenPack(self._buffers.take())
             placed = pack.builder.add(name, content)
             pack.chunks.append((number, name, len(content), placed))
         with self._lock_open:
@@ -251,24 +190,16 @@ class SnapshotWriter:
 
     def _take(self, shelf: str) -> _OpenPack:
         with self._lock_open:
-            return self._open[shelf].pop() if self._open[shelf] else _OpenPack()
+            if self._open[shelf]:
+                return self._open[shelf].pop()
+        return _OpenPack(self._buffers.take())
 
     def _ship(self, pack: _OpenPack) -> None:
         self._ledger.place(pack.builder.entry(self._user_key), pack.chunks)
-        self._shippers.submit(lambda: self._upload(pack.builder))
+        self._outbox.send(pack.builder.id, pack.builder.finish())
 
-    def _upload(self, builder: PackBuilder) -> None:
-        data = builder.finish()
-        if self._cache is not None:
-            self._shipped.append(builder.id)
-            self._cache.put(builder.id, data)
-        try:
-            self._store.put(pack_key(self._key.owner, builder.id), data)
-        finally:
-            if self._given_up and self._cache is not None:
-                self._cache.drop(builder.id)
-        with self._lock_open:
-            self._stored_bytes += len(data)
+    def _put_pack(self, pack: str, data: bytearray) -> None:
+        self._store.put(pack_key(self._key.owner, pack), data)
 
     def _check_reused(self) -> None:
         """Garbage collection must not have taken what this snapshot takes over from another."""
@@ -286,7 +217,7 @@ class SnapshotWriter:
     def _write_manifest(self, extra: dict[str, Any]) -> Stored:
         summary = Summary(
             memory_bytes=self._ledger.memory_bytes(),
-            stored_bytes=self._stored_bytes,
+            stored_bytes=self._outbox.bytes,
             created_at=self._now(),
             constraints={str(k): str(v) for k, v in extra.get("constraints", {}).items()},
             timings={str(k): float(v) for k, v in extra.get("timings", {}).items()},
@@ -298,9 +229,5 @@ class SnapshotWriter:
             self._finished = not self._given_up
         if not self._finished:
             self._store.delete(stored.manifest)
-            raise _given_up()
+            raise given_up()
         return stored
-
-
-def _given_up() -> SnapshotError:
-    return SnapshotError("Writing the snapshot was given up.")

@@ -66,16 +66,50 @@ def test_an_open_pack_outlives_its_eviction(tmp_path: Path) -> None:
         assert handle.read() == b"content"
 
 
+def test_what_waits_for_the_store_is_never_evicted_and_counts(tmp_path: Path) -> None:
+    cache, other = PackCache(tmp_path, 4 * MIB), PackCache(tmp_path, 4 * MIB)
+    assert cache.spool("w0", b"w" * MIB)
+    age(tmp_path, ".out-w0", 100)
+    for number in range(6):
+        other.put(f"p{number}", bytes(MIB))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4 * MIB
+    assert content(cache, "w0") is None  # not before it is in the store
+    buffer = bytearray(2 * MIB)
+    cache.read_spooled("w0", buffer)
+    assert buffer == b"w" * MIB
+    cache.settle("w0")
+    assert content(cache, "w0") == b"w" * MIB
+    for number in range(6):
+        other.put(f"q{number}", bytes(MIB))
+    assert content(cache, "w0") is None
+
+
+def test_the_bound_of_what_waits_is_shared_with_other_processes(tmp_path: Path) -> None:
+    other = PackCache(tmp_path, 8 * MIB)
+    assert all(other.spool(f"o{number}", bytes(MIB)) for number in range(6))
+    cache = PackCache(tmp_path, 8 * MIB)
+    taken = [cache.spool(f"w{number}", bytes(MIB)) for number in range(8)]
+    assert taken == [True] * taken.count(True) + [False] * taken.count(False)
+    assert 1 <= taken.count(True) <= 3  # one may slip in before the folder is looked at
+    for number in range(6):
+        other.drop(f"o{number}")
+    assert len(list(tmp_path.iterdir())) == taken.count(True)
+
+
 def test_a_cache_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
     cache = PackCache(tmp_path / "cache", 8 * MIB)
     (tmp_path / "cache").rmdir()
     (tmp_path / "cache").write_bytes(b"")  # root may write anywhere, but not below a file
     cache.put("p1", b"content")
+    assert not cache.spool("p2", b"content")
 
 
 def test_what_a_dead_process_left_half_written_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".new-dead").write_bytes(b"half")
     (tmp_path / ".new-live").write_bytes(b"half")
+    (tmp_path / ".out-dead").write_bytes(b"whole, but of no snapshot")
+    (tmp_path / ".out-live").write_bytes(b"whole")
     age(tmp_path, ".new-dead", 7200)
+    age(tmp_path, ".out-dead", 7200)
     PackCache(tmp_path, 8 * MIB)
-    assert [path.name for path in tmp_path.iterdir()] == [".new-live"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".new-live", ".out-live"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -13,10 +15,11 @@ import pytest
 
 from snapshot.cache import PackCache
 from snapshot.chunker import PAGE
-from snapshot.errors import SnapshotError, StoreUnavailableError
+from snapshot.errors import MissingError, SnapshotError, StoreUnavailableError
+from snapshot.outbox import CONNECTIONS, PATIENT_CONNECTIONS, WAITING
 from snapshot.packs import PACK_BYTES
 from snapshot.stores.retry import Patience, RetryingStore
-from snapshot.writer import PACKS_IN_FLIGHT
+from snapshot.writer import BATCHES_WAITING
 from tests.builders.s3 import running_s3_server
 from tests.builders.snapshots import Memory, key, load, repository, save
 from tests.fakes.stores import (
@@ -60,23 +63,58 @@ def test_the_manifest_is_written_last(tmp_path: Path) -> None:
     assert sum(name.startswith("packs/") for name in store.written) >= 5
 
 
-def test_a_slow_store_slows_the_writer_and_memory_does_not_grow(tmp_path: Path) -> None:
-    slow = StoreThatIsSlowToWrite(StoreInMemory())
-    slow.gate.set()
-    target = repository(slow, tmp_path)
-    writer = target.writer(key(), {})
-    slow.gate.clear()
-    slow.waiting = 0
-    added = 0
+def different(count: int) -> Iterator[bytes]:
+    """Mebibytes of which no two have a block in common, and that cannot be compressed."""
     data = filled(MIB, 1)
+    for number in range(count):
+        content = number.to_bytes(8, "big") * (PAGE // 8) + data[PAGE:]
+        yield content[number:] + content[:number]
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> StoreThatIsSlowToWrite:
+    """A store that takes keys, and no pack before its gate is opened."""
+    return StoreThatIsSlowToWrite(StoreInMemory(), prefix="packs/")
+
+
+def test_a_slow_store_does_not_slow_the_dump_while_the_node_has_room(
+    tmp_path: Path, held: StoreThatIsSlowToWrite
+) -> None:
+    cache = PackCache(tmp_path / "cache", 1024 * MIB)
+    target = repository(held, tmp_path, cache=cache)
+    with target.writer(key(), {}) as writer:
+        for number, data in enumerate(different(200)):
+            writer.add_pages("task", 1, number * MIB, data)  # nothing has left yet
+        until(lambda: waiting_bytes(tmp_path / "cache") >= 172 * MIB)
+        assert held.waiting <= PACK_BYTES * PATIENT_CONNECTIONS
+        held.gate.set()
+        stored = writer.commit({})
+    assert waiting_bytes(tmp_path / "cache") == 0
+    memory: Memory = {("task", 1): [(n * MIB, data) for n, data in enumerate(different(200))]}
+    counting = StoreThatCounts(held)
+    found = repository(counting, tmp_path, cache=PackCache(tmp_path / "cache", 1024 * MIB))
+    assert load(found.open(stored.manifest), memory) == memory
+    assert not any(name.startswith("packs/") for name, _, _ in counting.got)
+
+
+def waiting_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob(".out-*"))
+
+
+@pytest.mark.parametrize("spool", [0, 64])
+def test_when_the_node_is_full_the_dump_is_slowed_and_memory_does_not_grow(
+    tmp_path: Path, held: StoreThatIsSlowToWrite, spool: int
+) -> None:
+    cache = PackCache(tmp_path / "cache", spool * MIB)
+    target = repository(held, tmp_path, cache=cache)
+    writer = target.writer(key(), {})
+    added = 0
     blocked = threading.Event()
 
     def add() -> None:
         nonlocal added
-        for number in range(400):
-            content = number.to_bytes(8, "big") * (PAGE // 8) + data[PAGE:]
-            shifted = bytes(content[number:] + content[:number])
-            writer.add_pages("task", 1, number * MIB, shifted)
+        for number, data in enumerate(different(400)):
+            writer.add_pages("task", 1, number * MIB, data)
             added += MIB
 
     adder = threading.Thread(target=add)
@@ -85,12 +123,63 @@ def test_a_slow_store_slows_the_writer_and_memory_does_not_grow(tmp_path: Path) 
     while previous != added or added == 0:  # until nothing moves any more
         previous = added
         blocked.wait(0.3)
-    limit = (2 + 2) * 5 * MIB + (2 * 2 + PACKS_IN_FLIGHT + 2) * PACK_BYTES
-    assert added <= limit
+    limit = (3 + BATCHES_WAITING) * 5 * MIB + (2 * 2 + CONNECTIONS + WAITING) * PACK_BYTES
+    assert spool * MIB <= added <= limit + spool * MIB
+    assert waiting_bytes(tmp_path / "cache") <= spool * MIB
     assert adder.is_alive()
-    slow.gate.set()
+    held.gate.set()
     adder.join()
     assert writer.commit({}).memory_bytes == 400 * MIB
+
+
+def test_a_full_disk_costs_the_local_copy_and_nothing_else(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    memory: Memory = {("task", 1): [(n * MIB, data) for n, data in enumerate(different(100))]}
+    cache = PackCache(small_disk, 1024 * MIB, keep_free=0)
+    target = repository(StoreInMemory(), tmp_path, cache=cache)
+    stored = save(target, key(), memory)
+    assert load(target.open(stored.manifest), memory) == memory
+    assert waiting_bytes(small_disk) == 0
+    kept = sum(path.stat().st_size for path in small_disk.iterdir())
+    assert 0 < kept <= 40 * MIB
+
+
+def test_some_of_the_disk_is_left_to_others(tmp_path: Path, small_disk: Path) -> None:
+    memory: Memory = {("task", 1): [(n * MIB, data) for n, data in enumerate(different(60))]}
+    cache = PackCache(small_disk, 1024 * MIB, keep_free=20 * MIB)
+    save(repository(StoreInMemory(), tmp_path, cache=cache), key(), memory)
+    disk = os.statvfs(small_disk)
+    assert 20 * MIB <= disk.f_bavail * disk.f_frsize < 40 * MIB
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 40 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: os.truncate(path, 1000)])
+def test_a_pack_that_somebody_took_from_the_node_fails_the_commit(
+    tmp_path: Path, held: StoreThatIsSlowToWrite, harm: Callable[[Path], None]
+) -> None:
+    target = repository(held, tmp_path, cache=PackCache(tmp_path / "cache", 1024 * MIB))
+    with target.writer(key(), {}) as writer:
+        for number, data in enumerate(different(60)):
+            writer.add_pages("task", 1, number * MIB, data)
+        until(lambda: waiting_bytes(tmp_path / "cache") >= 32 * MIB)
+        for path in (tmp_path / "cache").glob(".out-*"):
+            harm(path)
+        held.gate.set()
+        with pytest.raises(MissingError, match="Suspend again"):
+            writer.commit({})
+    assert target.list() == ()
 
 
 def test_a_store_that_dies_fails_the_commit_and_leaves_no_snapshot(tmp_path: Path) -> None:
