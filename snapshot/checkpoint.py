@@ -1,8 +1,8 @@
 """Freezing a tree: each step, and what undoes it.
 
-inspect -> end the network -> dump (CRIU holds the tree) -> store -> manifest: **the commit** -> end
-the held tree -> proof that it is gone. Before the commit every failure lets the tree go on as it
-was; after it the snapshot is the truth and the tree must end.
+inspect -> GPU state to host memory -> end the network -> dump (CRIU holds the tree) -> store ->
+manifest: **the commit** -> end the held tree -> proof that it is gone. Before the commit every
+failure lets the tree go on as it was; after it the snapshot is the truth and the tree must end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from snapshot import (
 )
 from snapshot.dump import Dump, DumpError
 from snapshot.errors import SnapshotError
+from snapshot.gpu import model as gpu_model
+from snapshot.gpu.freezing import Taking
 from snapshot.model import Process, SandboxSpec, SnapshotKey, Stored, Tools
 from snapshot.network import NetworkError
 from snapshot.plan import Mount
@@ -74,20 +76,25 @@ class Checkpoint:
     process: Process
     key: SnapshotKey
     steps: Steps
+    gpu_libraries: str = ""
 
     async def run(self, facts: dict[str, Any], disconnect: Disconnect) -> Stored:
         """Freeze. Raises `CannotFreezeError` (nothing was touched) or `FreezeFailedError` (the
         tree goes on, disconnected)."""
-        with self.steps.step("inspect"):
-            blockers = await asyncio.to_thread(proctree.inspect, self.process)
-            if blockers := (*skeleton.closed_folders(self.spec, self.process), *blockers):
-                raise CannotFreezeError(blockers)
         try:
-            mounts = sandbox.recorded_mounts(self.spec)
-            with self.steps.step("disconnect"):
-                await disconnect()
-                closed = await network.destroy_outside_connections(self.process, self.tools)
-            return await self._dump_and_commit(facts, mounts, closed)
+            async with Taking(self.spec, self.process, self.gpu_libraries) as gpu:
+                with self.steps.step("inspect"):
+                    await self._inspect(gpu)
+                mounts = sandbox.recorded_mounts(self.spec)
+                if gpu.record:
+                    with self.steps.step("gpu"):
+                        await gpu.take()
+                with self.steps.step("disconnect"):
+                    await disconnect()
+                    closed = await network.destroy_outside_connections(self.process, self.tools)
+                return await self._dump_and_commit(facts, mounts, closed, gpu)
+        except CannotFreezeError:
+            raise
         except SnapshotError as error:
             raise FreezeFailedError(error.message, remedy=error.remedy) from error
         except TimeoutError as error:
@@ -95,8 +102,18 @@ class Checkpoint:
         except (DumpError, NetworkError, SandboxError, OSError, ValueError) as error:
             raise FreezeFailedError(str(error)) from error
 
+    async def _inspect(self, gpu: Taking) -> None:
+        blockers = await asyncio.to_thread(proctree.inspect, self.process, gpu_saved=gpu.in_charge)
+        blockers = (*skeleton.closed_folders(self.spec, self.process), *blockers)
+        if blockers := blockers or await gpu.look():
+            raise CannotFreezeError(blockers)
+
     async def _dump_and_commit(
-        self, facts: dict[str, Any], mounts: tuple[Mount, ...], closed: tuple[str, ...]
+        self,
+        facts: dict[str, Any],
+        mounts: tuple[Mount, ...],
+        closed: tuple[str, ...],
+        gpu: Taking,
     ) -> Stored:
         folder = self._pin_folder()
         committed = False
@@ -112,8 +129,10 @@ class Checkpoint:
                             about = await asyncio.to_thread(
                                 self._add_files, writing, images_folder, received, mounts, closed
                             )
+                            about = self._about_gpu(about, gpu.record)
                             stored = await self._commit(dump, writing, record.to_extra(about))
                         committed = True
+                        gpu.keep()
                         with self.steps.step("end"):
                             await self._end(dump)
             await asyncio.to_thread(pins.forget_others, self.spec, folder.name)
@@ -180,6 +199,13 @@ class Checkpoint:
             constraints=host_facts.constraints(self.spec, _criu_version(self.spec)),
             timings=dict(self.steps.seconds),
         )
+
+    def _about_gpu(
+        self, about: record.TreeRecord, gpu: gpu_model.GpuRecord | None
+    ) -> record.TreeRecord:
+        """The record with the GPU state, and what it demands of the machine to thaw on."""
+        demands = about.constraints | gpu_model.constraints(gpu)
+        return replace(about, gpu=gpu, constraints=demands)
 
     def _hold_files(
         self, scratch_folder: Scratch, names: list[str], mounts: tuple[Mount, ...]

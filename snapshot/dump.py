@@ -23,6 +23,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from snapshot import criu, pageserver, proc, programs, skeleton, sockets
+from snapshot.gpu import putting_back
 from snapshot.model import Process, SandboxSpec, Tools
 from snapshot.plan import Mount
 from snapshot.scratch import Scratch
@@ -200,13 +201,25 @@ def _note_criu(spec: SandboxSpec, pid: int) -> None:
 
 
 async def mend(
-    tools: Tools, spec: SandboxSpec, process: Process, mounts: Sequence[Mount] = ()
+    tools: Tools,
+    spec: SandboxSpec,
+    process: Process,
+    mounts: Sequence[Mount] = (),
+    *,
+    gpu_libraries: str = "",
 ) -> None:
-    """Undo a dump whose supervisor died. Left alone, CRIU reads the end of our pipe as a veto and
-    lets the tree go on; one that does not end is killed. Nothing happens if no dump was under way.
+    """Undo a freeze whose supervisor died: its dump, then what it took off the GPUs.
 
+    Nothing happens if none was under way. Raises `GpuError` for GPU state that does not come back.
     `tools` and `mounts` play no part: no second dump is needed to undo the first.
     """
+    await _mend_dump(spec, process)
+    await putting_back.mend(spec, process, gpu_libraries)
+
+
+async def _mend_dump(spec: SandboxSpec, process: Process) -> None:
+    """Left alone, CRIU reads the end of our pipe as a veto and lets the tree go on; one that does
+    not end is killed."""
     record = Path(spec.directory, CRIU_FILE)
     try:
         earlier = _PROCESS.validate_json(proc.read_text(str(record)))

@@ -71,11 +71,13 @@ class Freezer(Protocol):
 
 
 class LocalFreezer:
-    """The Freezer of this machine, with CRIU."""
+    """The Freezer of this machine, with CRIU. `gpu_libraries` is a folder in which NVIDIA's
+    libraries are looked for first."""
 
-    def __init__(self, tools: Tools, repository: Repository) -> None:
+    def __init__(self, tools: Tools, repository: Repository, *, gpu_libraries: str = "") -> None:
         self._tools = tools
         self._repository = repository
+        self._gpu_libraries = gpu_libraries
 
     async def inspect(self, process: Process) -> tuple[Blocker, ...]:
         return await asyncio.to_thread(proctree.inspect, process)
@@ -91,11 +93,20 @@ class LocalFreezer:
         on_step: OnStep,
     ) -> Stored:
         steps = Steps(on_step)
-        checkpoint = Checkpoint(self._tools, self._repository, spec, process, key, steps)
+        checkpoint = Checkpoint(
+            self._tools, self._repository, spec, process, key, steps, self._gpu_libraries
+        )
         return await checkpoint.run(facts, disconnect)
 
     async def thaw(self, spec: SandboxSpec, manifest_key: str, *, on_step: OnStep) -> Thawed:
-        return await Restore(self._tools, self._repository, spec, Steps(on_step)).run(manifest_key)
+        restore = Restore(
+            self._tools,
+            self._repository,
+            spec,
+            Steps(on_step),
+            gpu_libraries=self._gpu_libraries,
+        )
+        return await restore.run(manifest_key)
 
     async def mend(self, spec: SandboxSpec, process: Process) -> None:
-        await mend(self._tools, spec, process)
+        await mend(self._tools, spec, process, gpu_libraries=self._gpu_libraries)

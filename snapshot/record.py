@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from snapshot.gpu.model import GpuRecord
 from snapshot.pins import Pin
 from snapshot.plan import Mount
 
@@ -18,7 +19,7 @@ from snapshot.plan import Mount
 class TreeRecord:
     """`pins` are the files held on to at this freeze, in the folder `pin_folder`. `closed` are the
     far ends of connections to outside that the freeze closed. `constraints` tell which machines
-    can thaw it; `timings` are seconds per step."""
+    can thaw it; `timings` are seconds per step; `gpu` is there if programs had GPU state."""
 
     criu: str
     inner_root: int
@@ -29,6 +30,7 @@ class TreeRecord:
     closed: tuple[str, ...] = ()
     constraints: dict[str, str] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
+    gpu: GpuRecord | None = None
 
 
 _ADAPTER = TypeAdapter(TreeRecord)

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from snapshot import criu, host_facts, images, pins, plan, proc, programs, record, sandbox, skeleton
 from snapshot.checkpoint import Steps
 from snapshot.errors import SnapshotError, TamperedError
+from snapshot.gpu.thawing import BringingBack
 from snapshot.model import Process, SandboxSpec, Thawed, Tools
 from snapshot.ports import Repository, Snapshot
 from snapshot.refusals import CannotThawError, SnapshotRefusedError
@@ -42,6 +43,7 @@ class Restore:
     repository: Repository
     spec: SandboxSpec
     steps: Steps
+    gpu_libraries: str = ""
 
     async def run(self, manifest_key: str) -> Thawed:
         """Thaw. Raises `SnapshotRefusedError` or `CannotThawError`."""
@@ -66,15 +68,28 @@ class Restore:
         with self.steps.step("open"):
             snapshot = await asyncio.to_thread(self.repository.open, manifest_key)
             about = _record(snapshot)
-            here = await host_facts.look(self.spec, self.tools)
+            gpu = BringingBack(about.gpu, self.spec, self.gpu_libraries)
+            here = await host_facts.look(self.spec, self.tools) | await gpu.look()
             host_facts.refuse_unless_compatible(about.constraints, here)
+            gpu.check()
         with self.steps.step("read"):
             await asyncio.to_thread(lay_out, snapshot, folder)
         with self.steps.step("adapt"):
             order, notes = await asyncio.to_thread(self._prepare, snapshot, about, folder)
         with self.steps.step("restore"):
             process = await self._restore(order, folder)
+        if about.gpu:
+            with self.steps.step("gpu"):
+                await self._bring_back(gpu, process)
         return Thawed(process, notes, dict(self.steps.seconds), dict(snapshot.facts))
+
+    async def _bring_back(self, gpu: BringingBack, process: Process) -> None:
+        """The GPU state, or nothing is left of the tree."""
+        try:
+            await gpu.bring_back(process)
+        except BaseException:
+            await asyncio.shield(sandbox.terminate(process, 0))
+            raise
 
     def _prepare(
         self, snapshot: Snapshot, about: record.TreeRecord, folder: Scratch
