@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from scheduler_bridge.model.phases import Phase
 from scheduler_bridge.model.workload import Grant, Workload
@@ -101,9 +102,10 @@ class SessionHost(Protocol):
         """What is there now. Cheap, needs no other program, never raises."""
         ...
 
-    async def launch(self, launch: Launch) -> None:
-        """Start a supervisor; returns once its process exists. Raises `LaunchFailed` when none
-        was started. Not idempotent: the caller has just taken the lease."""
+    async def launch(self, launch: Launch) -> Mapping[str, Any]:
+        """Start a supervisor; returns once its process exists, with what proves it gone later
+        (see `Report.handle`). Raises `LaunchFailed` when none was started. Not idempotent: the
+        caller has just taken the lease."""
         ...
 
     async def ask(self, workload_id: str, command: str, *, actor: str, reason: str) -> None:

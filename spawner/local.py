@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jupyterhub.spawner import Spawner
 from pydantic import ValidationError
@@ -37,6 +39,7 @@ from spawner.local_order import (
 from spawner.schedulers import read_json
 from spawner.site import LocalSite, read_site
 from spawner.supervisor import client
+from spawner.supervisor.heartbeat import handle_of
 from spawner.supervisor.order import SupervisorOrder
 from spawner.supervisor.status import Status, read_status
 from spawner.warm import WarmSupervisors
@@ -89,7 +92,7 @@ class LocalHost:
     def observe(self, workload_id: str) -> Seen:
         return observe_folder(self._directory(workload_id), self._launched.get(workload_id))
 
-    async def launch(self, launch: Launch) -> None:
+    async def launch(self, launch: Launch) -> Mapping[str, Any]:
         try:
             order = await asyncio.to_thread(self._order, launch)
             warm = warm_for(self._site.python)
@@ -100,6 +103,7 @@ class LocalHost:
         except (NameRefusedError, SupervisorNotStartedError, OSError, ValueError) as error:
             raise LaunchFailed(str(error)) from error
         self._launched[launch.workload.id] = process
+        return handle_of(process, None, str(self._directory(launch.workload.id)))
 
     def _order(self, launch: Launch) -> SupervisorOrder:
         """Blocking: the account may have to be made first."""

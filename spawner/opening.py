@@ -8,13 +8,14 @@ nor a queue entry behind that nobody wants; only `StillQueued` keeps its place o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from scheduler_bridge.errors import Conflict, NotFound, SchedulerError, Unavailable
 from scheduler_bridge.model.phases import Desired, Phase
-from scheduler_bridge.model.workload import Grant, Workload, WorkloadSpec
+from scheduler_bridge.model.workload import Grant, Report, Workload, WorkloadSpec
 from scheduler_bridge.plugin import SchedulerPlugin
 from spawner.hosting import NOTHING_SEEN, Launch, LaunchFailed, NotReachable, Seen, SessionHost
 from spawner.progress import ProgressLog, phase_line
@@ -202,9 +203,19 @@ class Opening:
             # the place went to somebody else between looking and taking: look again
             await self._plugin.wait(workload.id, version=workload.version, timeout=1.0)
             return None
-        await self._host.launch(await self._make_launch(step.value, workload, self._grant))
+        handle = await self._host.launch(await self._make_launch(step.value, workload, self._grant))
         self._mode = step.value
+        await self._tell_who_was_started(self._grant, workload.phase, handle)
         return await self._await_ready(workload.id, ready_wait, is_continued=step is not Step.START)
+
+    async def _tell_who_was_started(
+        self, grant: Grant, phase: Phase, handle: Mapping[str, Any]
+    ) -> None:
+        """A supervisor that dies before its first word can then be proven gone. Whether the
+        scheduler hears of it decides nothing else."""
+        report = Report(grant.lease.epoch, phase, handle=dict(handle))
+        with suppress(SchedulerError):
+            await self._plugin.heartbeat(grant.lease.id, grant.credential, report)
 
     async def _await_ready(
         self, workload_id: str, ready_wait: float, *, is_continued: bool

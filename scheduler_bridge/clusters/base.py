@@ -63,6 +63,11 @@ class ClusterManager(Protocol):
         """Whether it is proven that neither supervisor nor sandbox lives."""
         ...
 
+    def has_no_sandbox(self, handle: Handle) -> bool:
+        """Whether it is proven that the supervisor is gone and left no sandbox, although `life`
+        cannot tell because it never named one. Takes longer than `life`; False proves nothing."""
+        ...
+
     def last_words(self, workload: Workload, handle: Handle) -> LastWords | None:
         """What the supervisor of this handle wrote down as its end, if it did."""
         ...

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from scheduler_bridge.clusters import processes
 from scheduler_bridge.clusters.base import Handle, LastWords, LaunchFailed, Life
+from scheduler_bridge.clusters.emptiness import is_without_sandbox
 from scheduler_bridge.model.phases import Kind, Phase
 from scheduler_bridge.model.workload import Grant, SnapshotRef, Workload
 
@@ -70,6 +71,12 @@ class LocalCluster:
 
     def is_gone(self, handle: Handle) -> bool:
         return self.life(handle) is Life.GONE
+
+    def has_no_sandbox(self, handle: Handle) -> bool:
+        supervisor, folder = handle.get("supervisor"), handle.get("directory")
+        if not isinstance(supervisor, Mapping) or not isinstance(folder, str) or not folder:
+            return False
+        return not processes.is_alive(supervisor) and is_without_sandbox(Path(folder))
 
     def _judge(self, handle: Handle) -> Life:
         sandbox = self._sandbox_on_disk(handle)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum, auto
+from typing import Any
 
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.errors import NotAllowed, NotFound
@@ -15,6 +17,7 @@ from scheduler_bridge.model.workload import Instruction, Workload
 from scheduler_bridge.store.base import LeaseRecord
 
 _FORMER_KEPT = 8
+_TAKEN_AT = "taken_at"
 
 
 class Standing(Enum):
@@ -42,6 +45,18 @@ def renew_credential(record: LeaseRecord, now: float) -> tuple[LeaseRecord, str]
         taken_at=now,
     )
     return renewed, credential
+
+
+def with_handle(record: LeaseRecord, told: Mapping[str, Any]) -> LeaseRecord:
+    """The record with what its present holder says about itself, over what was known."""
+    mark = {_TAKEN_AT: record.taken_at} if "supervisor" in told else {}
+    return replace(record, handle={**record.handle, **told, **mark})
+
+
+def speaks_for(record: LeaseRecord) -> bool:
+    """Whether the handle is the present holder's. After a lease was taken up again it is still the
+    former one's, and says nothing about the one that is just being started."""
+    return record.taken_at is not None and record.handle.get(_TAKEN_AT) == record.taken_at
 
 
 def identify(books: Books, lease_id: str, credential: str) -> tuple[LeaseRecord, Standing]:

@@ -226,13 +226,13 @@ class Scheduler:
         """Telemetry stays in memory; the store hears of it a few times per lease."""
         now = self.books.clock.now()
         lease = replace(record.lease, expires_at=now + self.settings.lease_seconds)
-        handle = {**record.handle, **report.handle}
+        told = holders.with_handle(record, report.handle)
         workload = self.get(lease.workload_id)
         if report.signals:
             workload = replace(workload, signals=report.signals, signals_at=now)
         stored_ago = lease.expires_at - self._stored_expiry(record)
-        save = handle != record.handle or stored_ago >= self.settings.lease_seconds / 4
-        record = replace(record, lease=lease, handle=handle)
+        save = told.handle != record.handle or stored_ago >= self.settings.lease_seconds / 4
+        record = replace(told, lease=lease)
         self.books.observe(replace(workload, lease=lease), record, save=save)
         if save:
             self._saved_expiry[lease.id] = lease.expires_at

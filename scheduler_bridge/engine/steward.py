@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from scheduler_bridge.clusters.base import ClusterManager, LastWords, LaunchFailed, Life
+from scheduler_bridge.engine.holders import speaks_for, with_handle
 from scheduler_bridge.engine.losses import stage_gone
 from scheduler_bridge.engine.moves import move_by_holder
 from scheduler_bridge.engine.scheduler import Scheduler
@@ -85,8 +85,8 @@ class Steward:
             return
         with self._books.draft() as draft:
             # what its own heartbeat has said meanwhile is newer
-            merged = {**handle, **record.handle} if not adopt else {**record.handle, **handle}
-            draft.put_lease(replace(record, handle=merged))
+            told = handle if adopt else {**handle, **record.handle}
+            draft.put_lease(with_handle(record, told))
             draft.note(
                 "adopted" if adopt else "launched",
                 draft.workload(workload_id),
@@ -130,7 +130,7 @@ class Steward:
         if life is Life.GONE:
             self._conclude(record, lingering=lingering)
         elif life is Life.UNKNOWN:
-            self._doubt(record)
+            self._doubt(record, lingering=lingering)
         elif lingering:
             self._press(record)
         elif life is Life.ORPHANED:
@@ -194,13 +194,17 @@ class Steward:
                     actor=_ACTOR,
                 )
 
-    def _doubt(self, record: LeaseRecord) -> None:
-        """The supervisor is known and gone, a sandbox was never seen: wait until one could not
-        live any more, because it would have had to stop itself."""
+    def _doubt(self, record: LeaseRecord, *, lingering: bool) -> None:
+        """The supervisor is known and gone, a sandbox was never seen. Either it is proven that there
+        is none, or one must have stopped itself because nobody renewed its lease."""
         settings = self._scheduler.settings
         fenced = record.lease.expires_at + settings.lease_margin
-        if record.handle.get("supervisor") and self._books.clock.now() >= fenced:
+        if not record.handle.get("supervisor"):
+            return
+        if self._books.clock.now() >= fenced:
             self._lose(record)
+        elif speaks_for(record) and self._cluster.has_no_sandbox(record.handle):
+            self._conclude(record, lingering=lingering)
 
     def _passed(
         self, record: LeaseRecord, what: str, seconds: float, *, again_after: float = 0.0

@@ -14,8 +14,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scheduler_bridge.errors import SchedulerError
 from scheduler_bridge.model.phases import Desired, Phase
@@ -60,7 +62,7 @@ class ProcessHost:
             return Seen(seen.status, False, seen.sandbox_alive)
         return seen
 
-    async def launch(self, launch: Launch) -> None:
+    async def launch(self, launch: Launch) -> Mapping[str, Any]:
         if self.launch_error:
             raise LaunchFailed(self.launch_error)
         self.launches.append(launch)
@@ -69,7 +71,7 @@ class ProcessHost:
         self._grants[launch.workload.id] = launch.grant
         if launch.mode == "adopt":
             (directory / "adopted").touch()
-            return
+            return {}
         directory.mkdir(parents=True, exist_ok=True)
         before = self._processes.get(launch.workload.id)
         if before is not None:
@@ -89,6 +91,7 @@ class ProcessHost:
         task = asyncio.create_task(self._follow(launch))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        return {"supervisor": {"pid": known.pid, "started": known.started}}
 
     async def _follow(self, launch: Launch) -> None:
         workload_id = launch.workload.id

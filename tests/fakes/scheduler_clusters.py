@@ -13,6 +13,7 @@ class ClusterWithoutProcesses:
         self.grants: dict[str, Grant] = {}
         self.adopted: list[str] = []
         self.lives: dict[str, Life] = {}
+        self.empty: set[str] = set()
         self.words: dict[str, LastWords] = {}
         self.terminated: list[Handle] = []
         self.forgotten: list[str] = []
@@ -29,6 +30,9 @@ class ClusterWithoutProcesses:
 
     def is_gone(self, handle: Handle) -> bool:
         return self.life(handle) is Life.GONE
+
+    def has_no_sandbox(self, handle: Handle) -> bool:
+        return handle.get("name", "") in self.empty
 
     def last_words(self, workload: Workload, handle: Handle) -> LastWords | None:
         return self.words.get(workload.id)

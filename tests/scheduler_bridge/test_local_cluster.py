@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from scheduler_bridge.clusters.base import LaunchFailed, Life
+from scheduler_bridge.clusters.emptiness import LOCK_FILE
 from scheduler_bridge.clusters.local import LocalCluster, LocalSettings
 from scheduler_bridge.clusters.processes import started
 from scheduler_bridge.model.phases import Phase
@@ -127,6 +130,72 @@ def test_nothing_is_concluded_without_knowing_the_sandbox(tmp_path: Path) -> Non
     assert local.life({"supervisor": dead}) is Life.UNKNOWN
     (tmp_path / "status.json").write_text(json.dumps({"supervisor": dead, "sandbox": dead}))
     assert local.life({"supervisor": dead, "directory": str(tmp_path)}) is Life.GONE
+
+
+def dead_in(folder: Path) -> dict[str, Any]:
+    """What a supervisor that is gone told of itself."""
+    folder.mkdir()
+    return {"supervisor": {"pid": 2**22 - 1, "started": 1}, "directory": str(folder)}
+
+
+def proves(local: LocalCluster, handle: dict[str, Any]) -> bool:
+    """Whether there is a proof within ten seconds: a sandbox that others just start delays it."""
+    end = time.monotonic() + 10
+    while not (proven := local.has_no_sandbox(handle)) and time.monotonic() < end:
+        pass
+    return proven
+
+
+def test_a_supervisor_that_is_gone_and_left_nothing_is_proven_so(tmp_path: Path) -> None:
+    local, handle = cluster(tmp_path), dead_in(tmp_path / "j-empty")
+    assert local.life(handle) is Life.UNKNOWN
+    assert proves(local, handle)
+    (tmp_path / "j-empty" / LOCK_FILE).touch()
+    assert proves(local, handle), "a lock that nobody holds"
+
+
+def test_no_proof_without_knowing_supervisor_and_folder(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    local, handle = cluster(tmp_path), dead_in(tmp_path / "j-known")
+    assert not local.has_no_sandbox({})
+    assert not local.has_no_sandbox({"supervisor": handle["supervisor"]})
+    assert not local.has_no_sandbox({"directory": handle["directory"]})
+    assert not local.has_no_sandbox({**handle, "supervisor": sleeper(processes)})
+
+
+def test_a_folder_that_a_supervisor_has_locked_is_not_proven_empty(tmp_path: Path) -> None:
+    local, handle = cluster(tmp_path), dead_in(tmp_path / "j-locked")
+    lock = os.open(tmp_path / "j-locked" / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert not local.has_no_sandbox(handle)
+    os.close(lock)
+    assert proves(local, handle)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "mount --bind {folder} /mnt && echo up && exec sleep 600",
+        "mkdir {folder}/run && mount --bind {folder}/run /mnt && echo up && exec sleep 600",
+        "echo up && exec -a snapshot.launch sleep 600",
+    ],
+    ids=["sees the folder", "sees a part of it", "builds a sandbox"],
+)
+def test_what_may_be_its_sandbox_is_not_overlooked(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]], program: str
+) -> None:
+    local, handle = cluster(tmp_path), dead_in(tmp_path / "j-left")
+    script = program.format(folder=tmp_path / "j-left")
+    command = ["unshare", "--mount", "bash", "-c", script]
+    left = subprocess.Popen(command, stdout=subprocess.PIPE)
+    processes.append(left)
+    assert left.stdout is not None and left.stdout.readline() == b"up\n"
+    assert not local.has_no_sandbox(handle)
+    left.kill()
+    left.wait()
+    left.stdout.close()
+    assert proves(local, handle)
 
 
 def test_terminate_ends_both_and_nobody_else(

@@ -239,3 +239,36 @@ async def test_a_cancelled_job_that_does_not_end_is_ended_by_force() -> None:
     assert await scene.gpus_taken() == 1
     await scene.dies(workload)
     assert await scene.gpus_taken() == 0
+
+
+async def test_a_supervisor_that_died_before_it_had_a_sandbox_gives_its_gpu_back_at_once() -> None:
+    scene = Scene()
+    workload, grant = await scene.job(phase=Phase.STARTING)
+    report = Report(1, Phase.STARTING, handle={"name": workload.id, "supervisor": {"pid": 1}})
+    await scene.plugin.heartbeat(grant.lease.id, grant.credential, report)
+    scene.cluster.lives[workload.id] = Life.UNKNOWN
+    await scene.steward.step()
+    assert await scene.gpus_taken() == 1, "not proven"
+    scene.cluster.empty.add(workload.id)
+    await scene.steward.step()
+    again = await scene.plugin.get(workload.id)
+    assert (again.phase, again.attempt) == (Phase.QUEUED, 1)
+    assert await scene.gpus_taken() == 0
+
+
+async def test_a_former_holders_end_says_nothing_about_one_that_is_being_started() -> None:
+    scene = Scene()
+    workload = await scene.plugin.submit(session(), key="s")
+    first = await scene.plugin.take(workload.id)
+    told = {"name": workload.id, "supervisor": {"pid": 1}}
+    report = Report(1, Phase.STARTING, handle=told)
+    await scene.plugin.heartbeat(first.lease.id, first.credential, report)
+    scene.cluster.lives[workload.id] = Life.UNKNOWN
+    scene.cluster.empty.add(workload.id)
+    scene.plugin.advance(1)
+    second = await scene.plugin.take(workload.id)
+    await scene.steward.step()
+    assert await scene.gpus_taken() == 1, "its second supervisor has not told of itself yet"
+    await scene.plugin.heartbeat(second.lease.id, second.credential, report)
+    await scene.steward.step()
+    assert await scene.gpus_taken() == 0

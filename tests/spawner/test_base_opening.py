@@ -95,6 +95,12 @@ async def test_a_new_session_is_started_on_its_own_lease(world: World) -> None:
     await world.until_phase(wish(), Phase.RUNNING)
 
 
+async def test_the_scheduler_knows_who_was_started_before_its_first_word(world: World) -> None:
+    opened = await world.open(wish())
+    (lease,) = world.plugin.engine.books.leases.values()
+    assert lease.handle["supervisor"]["pid"] == int(await answer(opened))
+
+
 async def test_suspend_frees_the_lease_and_resume_takes_a_new_one(world: World) -> None:
     opened = await world.open(wish())
     closed = await world.closing(opened.workload_id).suspend(reason="test", limit=10)

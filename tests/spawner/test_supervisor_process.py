@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_bridge.clusters.emptiness import is_without_sandbox
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Workload
@@ -126,6 +127,28 @@ async def test_a_killed_supervisor_is_replaced_and_the_job_goes_on(machine: Mach
     (Path(book_of(machine.site).account("bob").host_home) / "go").touch()
     workload = await machine.reaches(workload, Phase.FAILED, Phase.SUCCEEDED)
     assert workload.exit_code == 4
+
+
+async def test_a_supervisor_killed_before_it_had_a_sandbox_is_proven_to_have_left_none(
+    machine: Machine,
+) -> None:
+    workload = await submitted(machine, "sleep 1000")
+    supervisor = await machine.launch(workload)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    await until(lambda: proc.has_ended(supervisor))
+    folder = machine.folder(workload)
+    assert machine.status(workload).sandbox is None, "it was killed early"
+    await until(lambda: is_without_sandbox(folder))
+
+    supervisor = await machine.launch(workload)
+    await machine.reaches(workload, Phase.RUNNING)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    await until(lambda: proc.has_ended(supervisor))
+    sandbox = machine.status(workload).sandbox
+    assert sandbox is not None and not is_without_sandbox(folder), "its sandbox lives"
+    os.kill(sandbox.pid, signal.SIGKILL)
+    await until(lambda: proc.has_ended(sandbox))
+    await until(lambda: is_without_sandbox(folder))
 
 
 async def test_cancelling_gives_grace_and_leaves_no_process(machine: Machine) -> None:
