@@ -45,9 +45,9 @@ FOOTPRINT = (
         "nothing to undo",
     ),
     Use(
-        "system packages: none for running; chromium and fonts-dejavu-core for the browser tests",
+        "system packages: none for running; chromium, fonts-dejavu-core, gcc, libc6-dev for tests",
         "make test installs them with apt where they are missing, and says so",
-        "apt-get remove --autoremove chromium fonts-dejavu-core",
+        "apt-get remove --autoremove chromium fonts-dejavu-core gcc libc6-dev",
     ),
     Use(
         "the state folder (HUBERNATE_STATE, else /var/lib/hubernate)",

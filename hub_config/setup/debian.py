@@ -161,14 +161,15 @@ def _environment() -> dict[str, str]:
     return os.environ | {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 
 
-def install_on_machine(packages: Sequence[str], progress: Progress) -> None:
-    """Install packages with the machine's own apt: a change outside the state folder, said aloud."""
+def install_on_machine(name: str, packages: Sequence[str], progress: Progress) -> None:
+    """Install packages with the machine's own apt: a change outside the state folder, said aloud.
+    `name` is the step's, for its log."""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise SetupFailed(
             f"Missing on this machine: {', '.join(packages)}.",
             remedy=f"As root: apt-get install --no-install-recommends {' '.join(packages)}",
         )
     progress.say(f"installing on this machine with apt: {', '.join(packages)}")
-    progress.run("browser", ["apt-get", "-qq", "update"], environment=_environment())
+    progress.run(name, ["apt-get", "-qq", "update"], environment=_environment())
     argv = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages]
-    progress.run("browser", argv, environment=_environment())
+    progress.run(name, argv, environment=_environment())

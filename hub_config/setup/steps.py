@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BROWSER_PACKAGES = ("chromium", "fonts-dejavu-core")
+COMPILER_PACKAGES = ("gcc", "libc6-dev")
+C_HEADER = Path("/usr/include/stdlib.h")
 
 
 SLOW_BYTES_PER_SECOND = 10 * MB
@@ -51,12 +53,13 @@ COSTS = {
     "tools": Cost(27 * MB, 50 * MB, 5),
     "proxy": Cost(2 * MB, 10 * MB, 2),
     "browser": Cost(120 * MB, 450 * MB, 40),
+    "compiler": Cost(60 * MB, 230 * MB, 15),
 }
 
 GOALS = {
     "check": ("venv-dev",),
     "runtime": ("venv", "proxy", "tools"),
-    "test": ("venv-dev", "proxy", "tools", "browser"),
+    "test": ("venv-dev", "proxy", "tools", "browser", "compiler"),
 }
 
 
@@ -104,12 +107,16 @@ def _step(name: str, folder: StateFolder, progress: Progress, stamps: Stamps) ->
         return ProxyFolder(folder, progress, stamps).ensure
     if name == "tools":
         return ToolsPrefix(folder, progress, stamps).ensure
+    if name == "compiler":
+        return lambda: _ensure_compiler(progress)
     return lambda: _ensure_browser(progress)
 
 
 def _was_done(name: str, folder: StateFolder, stamps: Stamps) -> bool:
     if name == "browser":
         return shutil.which("chromium") is not None
+    if name == "compiler":
+        return has_compiler()
     if name.startswith("venv"):
         noted = stamps.read("venv")
         return bool(noted) and (name == "venv" or bool(noted.get("dev")))
@@ -169,7 +176,17 @@ def _only_one(path: Path, progress: Progress) -> Iterator[None]:
 
 def _ensure_browser(progress: Progress) -> None:
     if shutil.which("chromium") is None:
-        install_on_machine(BROWSER_PACKAGES, progress)
+        install_on_machine("browser", BROWSER_PACKAGES, progress)
+
+
+def has_compiler() -> bool:
+    """Whether this machine can build the small C libraries of the tests."""
+    return shutil.which("gcc") is not None and C_HEADER.exists()
+
+
+def _ensure_compiler(progress: Progress) -> None:
+    if not has_compiler():
+        install_on_machine("compiler", COMPILER_PACKAGES, progress)
 
 
 if __name__ == "__main__":
