@@ -25,6 +25,10 @@ PROBE_BYTES = 4096
 WORTH = 0.8
 """Content is stored compressed if that takes it below this share of its size."""
 
+IN_A_ROW, ONE_OF = 8, 4
+"""After so many contents that cannot be compressed only one of so many is tried, until one can: what
+comes one after the other is alike, and even the probe costs as much as sealing does."""
+
 _local = threading.local()
 
 
@@ -98,15 +102,27 @@ def purpose(pack: str) -> str:
 
 
 def squeeze(content: Buffer) -> tuple[int, Buffer]:
-    """The content as it is to be stored. A page from its middle tells whether trying to compress
-    all of it pays."""
+    """The content as it is to be stored, decided by a probe."""
+    vain = getattr(_local, "vain", 0)  # contents of this thread in a row that were not compressed
+    if vain < IN_A_ROW or vain % ONE_OF == 0:
+        packed = _compressed(content)
+        if packed is not None:
+            _local.vain = 0
+            return ZSTD, packed
+    _local.vain = vain + 1
+    return RAW, content
+
+
+def _compressed(content: Buffer) -> bytes | None:
+    """The content compressed, or None if that does not pay. A page from its middle tells whether
+    trying all of it does."""
     middle = len(content) // 2 // PROBE_BYTES * PROBE_BYTES
     sample = content[middle : middle + PROBE_BYTES]
     compressor = _compressor()
     if len(compressor.compress(sample)) > WORTH * len(sample):
-        return RAW, content
+        return None
     packed = compressor.compress(content)
-    return (ZSTD, packed) if len(packed) <= WORTH * len(content) else (RAW, content)
+    return packed if len(packed) <= WORTH * len(content) else None
 
 
 def unseal(

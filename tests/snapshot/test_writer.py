@@ -327,6 +327,15 @@ def test_compression_only_where_it_pays(tmp_path: Path) -> None:
     assert load(target.open(words.manifest), text) == text
 
 
+def test_text_behind_noise_is_still_compressed(tmp_path: Path) -> None:
+    target = repository(StoreInMemory(), tmp_path)
+    text = b"the quick brown fox " * (8 * MIB // 20 // PAGE * PAGE)
+    memory: Memory = {("task", 1): [(0, filled(8 * MIB, 1)), (8 * MIB, text)]}
+    stored = save(target, key(), memory)
+    assert stored.stored_bytes - 8 * MIB < 0.1 * len(text)
+    assert load(target.open(stored.manifest), memory) == memory
+
+
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_the_real_server_killed_in_the_middle(tmp_path: Path, comes_back: bool) -> None:
     memory: Memory = {("task", 1): [(0, filled(64 * MIB, 1))]}
