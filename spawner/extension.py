@@ -1,5 +1,5 @@
 """Jupyter Server extension inside a session: tells its supervisor what goes on, and keeps the
-server's clocks right after a resume.
+server's clocks right after a resume. It also spares people JupyterLab's question about news.
 
 Loaded with `--ServerApp.jpserver_extensions="{'spawner.extension': True}"`. Outside a sandbox (no
 `/run/hubernate`) it does nothing but answer its one request:
@@ -29,6 +29,7 @@ from tornado.ioloop import PeriodicCallback
 
 from spawner.extension_activity import InputWatch, KernelWatch, TerminalWatch
 from spawner.extension_clocks import RESUME_FILE, Clocks, CullerGuard, terminal_manager
+from spawner.extension_page import quieten
 
 _log = logging.getLogger(__name__)
 
@@ -147,4 +148,5 @@ def _load_jupyter_server_extension(serverapp: Any) -> None:
     pulse = Pulse(serverapp, Path(os.environ.get(RUN_VARIABLE, DEFAULT_RUN)))
     url = url_path_join(serverapp.base_url, "hubernate", "status")
     serverapp.web_app.add_handlers(".*$", [(url, StatusHandler, {"pulse": pulse})])
+    quieten(serverapp.web_app.settings)
     pulse.start()

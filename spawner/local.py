@@ -267,7 +267,7 @@ SINGLEUSER_ARGUMENTS = (
     "--MappingKernelManager.cull_idle_timeout=0",
     "--TerminalManager.cull_inactive_timeout=0",
     "--ServerApp.shutdown_no_activity_timeout=0",
-    # sessions do not look for new versions or news outside (Lab still asks whether it may)
+    # sessions do not look for new versions or news outside (see also `extension_page`)
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.news_url=None",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from tornado.websocket import websocket_connect
 
 from spawner.extension_activity import InputWatch
+from spawner.extension_page import HOOK, UNWANTED, quieten
 from spawner.supervisor import inner
 from spawner.supervisor.signals import InnerReport, KernelState
 from tests.builders.jupyter import TOKEN, Server
@@ -107,6 +109,24 @@ async def session(tmp_path: Path, *arguments: str) -> AsyncIterator[Session]:
 def state(report: InnerReport) -> KernelState | None:
     """What the only kernel does."""
     return report.kernels[0].state if report.kernels else None
+
+
+async def test_jupyterlab_does_not_ask_about_news(tmp_path: Path) -> None:
+    async with session(tmp_path) as s:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            page = await client.get(f"{s.server.url}lab?token={TOKEN}", follow_redirects=True)
+        told = re.search(r'<script id="jupyter-config-data"[^>]*>(.*?)</script>', page.text, re.S)
+        assert told is not None, page.text
+        config = json.loads(told[1])
+        assert config["appName"] == "JupyterLab"
+        assert "@jupyterlab/apputils-extension:announcements" in config["disabledExtensions"]
+
+
+def test_another_hook_of_the_page_still_counts() -> None:
+    settings: dict[str, Any] = {HOOK: lambda _, page: page | {"disabledExtensions": ["x"], "y": 1}}
+    quieten(settings)
+    assert settings[HOOK](None, {}) == {"disabledExtensions": ["x", *UNWANTED], "y": 1}
+    assert settings[HOOK](None, {})["disabledExtensions"].count(UNWANTED[0]) == 1
 
 
 async def test_kernels_input_and_terminals_are_told(tmp_path: Path) -> None:
