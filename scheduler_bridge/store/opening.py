@@ -64,12 +64,16 @@ def open_database(url: str) -> SqlStore:
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         _refuse_newer(_revision_of_file(Path(parsed.database)), url)
     engine = create_engine(parsed)
-    if parsed.get_backend_name() == "sqlite":
-        _prepare(engine)
-    revision = _revision(engine)
-    _refuse_newer(revision, url)
-    if revision != HEAD:
-        _migrate(engine)
+    try:
+        if parsed.get_backend_name() == "sqlite":
+            _prepare(engine)
+        revision = _revision(engine)
+        _refuse_newer(revision, url)
+        if revision != HEAD:
+            _migrate(engine)
+    except BaseException:
+        engine.dispose()
+        raise
     return SqlStore(engine)
 
 

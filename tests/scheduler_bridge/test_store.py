@@ -161,6 +161,23 @@ def test_a_state_of_a_newer_version_is_refused_and_not_touched(
     assert path.read_bytes() == before
 
 
+def test_a_state_that_cannot_be_opened_is_left_closed(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE workloads (something TEXT)")
+    connection.close()
+    with pytest.raises(DatabaseError) as caught:
+        open_database(url)
+    # the traceback keeps everything alive that was not closed
+    assert caught.tb is not None and str(path) not in open_files()
+
+
+def open_files() -> list[str]:
+    """What this process has open."""
+    folder = Path("/proc/self/fd")
+    return [str(link.readlink()) for link in folder.iterdir() if link.is_symlink()]
+
+
 def test_a_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
     first = WriterLock(tmp_path / "lock")
     with pytest.raises(StateLocked, match=f"PID {os.getpid()}"):

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ async def test_the_token_is_not_shown_to_those_who_may_read_state(user: User) ->
 
 
 def allowed_scopes(hub: RunningHub, user: str) -> list[str]:
-    with sqlite3.connect(f"file:{hub.folder}/hub.sqlite?mode=ro", uri=True) as database:
+    uri = f"file:{hub.folder}/hub.sqlite?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True)) as database:
         row = database.execute(
             "select allowed_scopes from oauth_clients where identifier = ?",
             (f"jupyterhub-user-{user}",),
