@@ -14,6 +14,10 @@ from snapshot.codec import CHUNK, EXTENT, NAME_BYTES, ZERO, Body, FileEntry, Pac
 from snapshot.naming import CURRENT
 from snapshot.packs import Placed
 
+TAKEN_OVER = 0.5
+"""A pack of an earlier snapshot is taken over if at least this share of its bytes is still needed.
+Less is stored again (the pages are at hand), so that old packs do not live on for a few pages each."""
+
 _ExtentRow = tuple[int, int, int, int]
 _ChunkRow = tuple[bytes, int, int, int, int, int]
 
@@ -27,13 +31,18 @@ class Known:
 
     @classmethod
     def of(cls, body: Body) -> Known:
-        """All chunks of a verified manifest; none if they are named in another way than ours."""
+        """The chunks of a verified manifest, but for those in packs that it needs little of; none
+        if they are named in another way than ours."""
         if body.naming != CURRENT:
             return cls()
+        needed = np.bincount(body.chunks["pack"], body.chunks["stored"], len(body.packs))
+        dense = [float(n) >= TAKEN_OVER * p.size for n, p in zip(needed, body.packs, strict=True)]
         names = body.chunks["name"].tobytes()
         columns = (body.chunks[column].tolist() for column in (CHUNK.names or ())[1:])
         rows = {}
         for index, row in enumerate(zip(*columns, strict=True)):
+            if not dense[row[0]]:
+                continue
             name = names[index * NAME_BYTES : (index + 1) * NAME_BYTES]
             rows[name] = (name, *row)
         return cls(body.packs, rows)

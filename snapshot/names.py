@@ -1,7 +1,8 @@
 """Names of objects in the store (pure).
 
 `manifests/<owner>/<session>/<epoch>-<sequence>`, `packs/<owner>/<id>`, `keys/<owner>/<id>`,
-`collect/<owner>` (what garbage collection remembers). Owner and session are written with letters,
+`collected/<owner>/<run>` (what garbage collection noted in that run), and
+`removed/<owner>/<session>/<epoch>-<sequence>` (marks of removed snapshots). Owner and session are written with letters,
 digits, `.`, `_` and `-` as they are and every other byte of their UTF-8 as `=XX`; long ones as `~`
 and base64. Both ways back are exact, so two names never meet.
 """
@@ -89,8 +90,20 @@ def user_key_prefix(owner: str) -> str:
     return f"keys/{escape(owner)}/"
 
 
-def collect_key(owner: str) -> str:
-    return f"collect/{escape(owner)}"
+def collect_prefix(owner: str) -> str:
+    return f"collected/{escape(owner)}/"
+
+
+def collect_key(owner: str, run: int) -> str:
+    return f"{collect_prefix(owner)}{run:010}"
+
+
+def removal_prefix(owner: str) -> str:
+    return f"removed/{escape(owner)}/"
+
+
+def removal_key(key: SnapshotKey) -> str:
+    return "removed/" + manifest_key(key).removeprefix("manifests/")
 
 
 def owner_of(key: str) -> str | None:

@@ -26,6 +26,7 @@ from snapshot.manifests import FRONT_BYTES, read, read_summary
 from snapshot.model import SnapshotKey, Stored, StoreSettings
 from snapshot.names import manifest_prefix, parse_manifest_key
 from snapshot.reader import START_FRESH, Snapshot
+from snapshot.removal import mark
 from snapshot.stores.base import Store
 from snapshot.stores.directory import DirectoryStore
 from snapshot.stores.retry import Patience, RetryingStore, again
@@ -108,8 +109,17 @@ class Repository:
         return None if newest is None else self._summary(*newest)
 
     def remove(self, manifest_key: str) -> None:
-        """Remove a snapshot; what only it needed is collected later. No error if it is gone."""
-        parse_manifest_key(manifest_key)
+        """Remove a snapshot; what only it needed is collected after the grace period, so that a
+        resume that is still reading it goes on. No error if it is gone."""
+        key = parse_manifest_key(manifest_key)
+        packs: list[str] | None = None
+        try:
+            packs = [pack.id for pack in self.open(manifest_key).body.packs]
+        except MissingError:
+            return
+        except (TamperedError, NewerFormatError, KeyUnavailableError) as error:
+            log.warning("what the removed snapshot needed is not known: %s", error)
+        mark(self.store, key, at=self._now(), packs=packs)
         self.store.delete(manifest_key)
 
     def _known(self, owner: str, manifest: str | None) -> Known:

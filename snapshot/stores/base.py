@@ -66,6 +66,11 @@ class Store(Protocol):
         """Remove it. No error if there is none."""
         ...
 
+    def sweep(self, before: float) -> int:
+        """Remove what writes that were broken off before that moment (UNIX seconds) left behind and
+        no listing shows; how many there were."""
+        ...
+
 
 _ALLOWED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._=~-")
 

@@ -76,6 +76,16 @@ class DirectoryStore:
         with suppress(MissingError), self._translated(key):
             self._path(key).unlink(missing_ok=True)
 
+    def sweep(self, before: float) -> int:
+        swept = 0
+        for parent, _, names in os.walk(self._root):
+            for path in (Path(parent, name) for name in names if name.startswith(_TEMPORARY)):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+                        swept += 1
+        return swept
+
     def _walk(self, folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
         for parent, _, names in os.walk(folder):
             for name in names:

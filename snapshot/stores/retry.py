@@ -100,5 +100,8 @@ class RetryingStore:
     def delete(self, key: str) -> None:
         self._retried(lambda: self.inner.delete(key))
 
+    def sweep(self, before: float) -> int:
+        return self._retried(lambda: self.inner.sweep(before))
+
     def _retried(self, operation: Callable[[], T]) -> T:
         return again(operation, self.patience, clock=self.clock, randomness=self.randomness)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -33,7 +34,7 @@ from snapshot.stores.base import Data, Entry, Size, check_key
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
+MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "404", "NotFound"})
 EXISTS = frozenset({"PreconditionFailed", "412"})
 NOT_NOW = frozenset({"SlowDown", "RequestTimeout", "ConditionalRequestConflict", "Throttling"})
 UNREACHABLE = (NoConnectionError, HTTPClientError, IncompleteReadError)
@@ -130,6 +131,27 @@ class S3Store:
     def delete(self, key: str) -> None:
         with self._translated(check_key(key)):
             self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    def sweep(self, before: float) -> int:
+        """We store objects in one piece; parts come from other programs, and cost as objects do."""
+        swept = 0
+        for upload in self._broken_off():
+            if upload["Initiated"].timestamp() < before:
+                with suppress(MissingError), self._translated(upload["Key"]):
+                    self._client.abort_multipart_upload(
+                        Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+                swept += 1
+        return swept
+
+    def _broken_off(self) -> builtins.list[Any]:
+        """Uploads in parts that were not completed; none where the service does not tell."""
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket)
+        try:
+            with self._translated():
+                return [upload for page in pages for upload in page.get("Uploads", ())]
+        except (StoreDeniedError, MissingError):
+            return []
 
     def _put(self, key: str, data: Data, *, conditional: bool) -> None:
         options: dict[str, Any] = {"IfNoneMatch": "*"} if conditional else {}

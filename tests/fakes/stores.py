@@ -45,6 +45,9 @@ class StoreInMemory:
     def delete(self, key: str) -> None:
         self.objects.pop(check_key(key), None)
 
+    def sweep(self, before: float) -> int:
+        return 0
+
 
 @dataclass
 class PassingOn:
@@ -70,6 +73,9 @@ class PassingOn:
 
     def delete(self, key: str) -> None:
         self.inner.delete(key)
+
+    def sweep(self, before: float) -> int:
+        return self.inner.sweep(before)
 
 
 @dataclass
@@ -132,6 +138,28 @@ class StoreThatDiesAfter(PassingOn):
             raise StoreUnavailableError("the store died")
         self.writes -= 1
         self.inner.put(key, data, if_absent=if_absent)
+
+
+@dataclass
+class StoreWhoseClientDiesAfter(PassingOn):
+    """Makes `changes` changes (None: any number), then nothing any more: its program is gone."""
+
+    changes: int | None = None
+
+    def _count(self) -> None:
+        if self.changes is None:
+            return
+        if self.changes <= 0:
+            raise StoreUnavailableError("this program has died")
+        self.changes -= 1
+
+    def put(self, key: str, data: Data, *, if_absent: bool = False) -> None:
+        self._count()
+        self.inner.put(key, data, if_absent=if_absent)
+
+    def delete(self, key: str) -> None:
+        self._count()
+        self.inner.delete(key)
 
 
 @dataclass

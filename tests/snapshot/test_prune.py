@@ -8,20 +8,35 @@ import pytest
 
 from snapshot.errors import StoreUnavailableError
 from snapshot.model import SnapshotKey
-from snapshot.prune import Inventory, Manifest, Plan, Rules, collect, examine, execute, owners, plan
+from snapshot.prune import (
+    ClockError,
+    Inventory,
+    Manifest,
+    Plan,
+    check_clock,
+    collect,
+    examine,
+    execute,
+    owners,
+    plan,
+)
+from snapshot.removal import Mark
+from snapshot.stores.directory import DirectoryStore
+from tests.builders.s3 import S3Server, s3_server
 from tests.builders.snapshots import Memory, key, load, repository, save
 from tests.fakes.stores import StoreInMemory, StoreThatDiesAfter
 from tests.snapshot.layouts import filled
 
+__all__ = ["s3_server"]
+
 MIB = 2**20
 DAY = 86400.0
-RULES = Rules(grace=DAY, superseded=7 * DAY)
 
 
-def manifest(sequence: int, packs: str, *, days: float = 0.0, session: str = "s") -> Manifest:
-    """Made `days` before day 100, needing the packs named by letters."""
+def manifest(sequence: int, packs: str, *, session: str = "s") -> Manifest:
+    """One that needs the packs named by letters."""
     snapshot_key = SnapshotKey("ada", session, 1, sequence)
-    return Manifest(f"{session}{sequence}", snapshot_key, (100 - days) * DAY, frozenset(packs))
+    return Manifest(f"{session}{sequence}", snapshot_key, 0.0, frozenset(packs))
 
 
 def decide(
@@ -30,36 +45,19 @@ def decide(
     *,
     unneeded: dict[str, float] | None = None,
     unreadable: tuple[str, ...] = (),
-    rules: Rules = RULES,
+    removed: dict[str, float] | None = None,
+    going: tuple[str, ...] = (),
 ) -> Plan:
-    """The plan on day 100; `unneeded` says how many days a pack has been seen unneeded."""
+    """The plan on day 100 with a grace of a day; `unneeded` says how many days a pack has been seen
+    unneeded, `removed` how many days ago a snapshot with those packs (* for any) was removed."""
     since = {pack: (100 - days) * DAY for pack, days in (unneeded or {}).items()}
-    sizes = dict.fromkeys(packs, 10)
-    return plan(Inventory("ada", tuple(manifests), sizes, since, unreadable), rules, 100 * DAY)
-
-
-@pytest.mark.parametrize(
-    ("manifests", "expected"),
-    [
-        ([manifest(1, "a", days=1000)], ()),
-        ([manifest(1, "a", days=1000), manifest(2, "b")], ("s1",)),
-        ([manifest(1, "a", days=6.9), manifest(2, "b")], ()),
-        ([manifest(1, "a", days=7), manifest(2, "b"), manifest(3, "c")], ("s1",)),
-        ([manifest(2, "b", days=1000), manifest(1, "a", days=1000)], ("s1",)),
-        ([manifest(1, "a", days=1000), manifest(1, "a", days=1000, session="t")], ()),
-    ],
-)
-def test_only_old_superseded_snapshots_go(
-    manifests: list[Manifest], expected: tuple[str, ...]
-) -> None:
-    assert decide(manifests, "abc").manifests == expected
-
-
-def test_superseded_none_keeps_them_for_ever() -> None:
-    rules = Rules(grace=DAY, superseded=None)
-    assert (
-        decide([manifest(1, "a", days=9999), manifest(2, "b")], "ab", rules=rules).manifests == ()
+    marks = tuple(
+        Mark(f"mark {packs}", (100 - days) * DAY, None if packs == "*" else frozenset(packs))
+        for packs, days in (removed or {}).items()
     )
+    sizes = dict.fromkeys(packs, 10)
+    inventory = Inventory("ada", tuple(manifests), sizes, since, unreadable, marks, run=6)
+    return plan(inventory, now=100 * DAY, grace=DAY, going=going)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +65,8 @@ def test_superseded_none_keeps_them_for_ever() -> None:
     [
         ({}, (), {"x": 100.0}),
         ({"x": 0.99}, (), {"x": 99.01}),
-        ({"x": 1.0}, ("x",), {}),
-        ({"x": 500.0, "a": 500.0}, ("x",), {}),
+        ({"x": 1.0}, ("x",), {"x": 99.0}),
+        ({"x": 500.0, "a": 500.0}, ("x",), {"x": -400.0}),
         ({"x": -3.0}, (), {"x": 100.0}),
         ({"y": 9.0}, (), {"x": 100.0}),
     ],
@@ -79,21 +77,48 @@ def test_a_pack_goes_when_it_was_unneeded_for_the_grace_period(
     decided = decide([manifest(1, "ab")], "abx", unneeded=unneeded)
     assert decided.packs == gone
     assert decided.freed_bytes == 10 * len(gone)
+    assert decided.waiting_bytes == 10 - decided.freed_bytes
     days = {pack: round(since / DAY, 2) for pack, since in decided.unneeded_since.items()}
     assert days == remembered
+    assert decided.run == 7
+
+
+@pytest.mark.parametrize(
+    ("removed", "gone"),
+    [
+        ({"x": 0.5}, ()),
+        ({"x": 1.0}, ("x",)),
+        ({"x": 5.0, "bx": 0.1}, ()),
+        ({"b": 0.1}, ("x",)),
+        ({"*": 0.1}, ()),
+        ({"x": -5.0}, ()),
+    ],
+)
+def test_the_grace_begins_again_when_a_snapshot_that_needed_the_pack_is_removed(
+    removed: dict[str, float], gone: tuple[str, ...]
+) -> None:
+    assert decide([manifest(1, "a")], "ax", unneeded={"x": 50}, removed=removed).packs == gone
+
+
+def test_marks_are_forgotten_after_the_grace() -> None:
+    assert decide([], "", removed={"x": 0.9, "y": 1.0, "*": 7.0}).marks == ("mark y", "mark *")
 
 
 def test_packs_of_a_snapshot_that_goes_now_are_not_gone_now() -> None:
-    decided = decide([manifest(1, "a", days=10), manifest(2, "b")], "ab", unneeded={"a": 50})
+    decided = decide(
+        [manifest(1, "a"), manifest(2, "b")], "ab", unneeded={"a": 50}, going=("s1", "t9")
+    )
     assert decided.manifests == ("s1",)
     assert decided.packs == ()
+    assert decided.waiting_bytes == 10
 
 
-def test_an_unreadable_manifest_protects_every_pack() -> None:
+def test_an_unreadable_manifest_protects_every_pack_and_may_itself_go() -> None:
     decided = decide([manifest(2, "b")], "abx", unneeded={"x": 50}, unreadable=("s1",))
     assert decided.packs == ()
     assert decided.blocked_by == ("s1",)
     assert set(decided.unneeded_since) == {"a", "x"}
+    assert decide([], "x", unreadable=("s1",), going=("s1",)).manifests == ("s1",)
 
 
 def test_the_whole_way(tmp_path: Path) -> None:
@@ -109,38 +134,54 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert owners(target) == ("ada",)
     before = len(store.objects)
 
-    collect(target, RULES, now=1.0)  # sees what the aborted one left
-    assert {name for name in store.objects if "manifests" in name} == {
-        first.manifest,
-        second.manifest,
-    }
-    (decided,) = collect(target, RULES, now=8 * DAY)  # that goes, and the old manifest
+    collect(target, now=1.0)  # sees what the aborted one left
+    (decided,) = collect(target, now=2 * DAY, going=[first.manifest])
     assert decided.manifests == (first.manifest,)
     assert decided.freed_bytes >= 8 * MIB
     assert load(target.open(second.manifest), new) == new
-    collect(target, RULES, now=8 * DAY + 1)
-    (decided,) = collect(target, RULES, now=10 * DAY)  # the old packs
+    collect(target, now=2 * DAY + 1)
+    (decided,) = collect(target, now=4 * DAY)  # the old packs
     assert decided.freed_bytes > 3 * MIB
     assert len(store.objects) < before
     assert load(target.open(second.manifest), new) == new
-    (decided,) = collect(target, RULES, now=99 * DAY)
+    (decided,) = collect(target, now=99 * DAY)
     assert (decided.manifests, decided.packs) == ((), ())
     assert load(target.open(second.manifest), new) == new
+    assert [name for name in store.objects if name.startswith(("collected/", "removed/"))] == [
+        "collected/ada/0000000005"
+    ]
 
 
-def test_a_plan_may_be_carried_out_twice_and_beside_another(tmp_path: Path) -> None:
+def test_of_two_collectors_with_the_same_plan_one_does_it(tmp_path: Path) -> None:
     store = StoreInMemory()
     target = repository(store, tmp_path, now=0.0)
     save(target, key(), {("task", 1): [(0, filled(MIB, 1))]})
     target.remove(target.list()[0].manifest)
-    collect(target, RULES, now=0.0)
-    one = plan(examine(target, "ada"), RULES, 2 * DAY)
-    two = plan(examine(target, "ada"), RULES, 2 * DAY)
+    collect(target, now=0.0)
+    one = plan(examine(target, "ada"), now=2 * DAY)
+    two = plan(examine(target, "ada"), now=2 * DAY)
     assert one == two
     assert one.packs
-    for decided in (one, two, one):
-        execute(target, decided)
+    assert [execute(target, decided) for decided in (one, two, one)] == [True, False, False]
     assert not [name for name in store.objects if name.startswith("packs/")]
+
+
+def test_a_collector_that_slept_deletes_nothing_by_what_it_saw(tmp_path: Path) -> None:
+    """Between its look and its deed another one ran, and a suspend shared the pack again."""
+    store = StoreInMemory()
+    target = repository(store, tmp_path, now=0.0)
+    memory: Memory = {("task", 1): [(0, filled(MIB, 1))]}
+    first = save(target, key(), memory).manifest
+    with target.writer(key(sequence=2), {}) as writer:  # shares the first one's packs
+        target.remove(first)
+        collect(target, now=0.0)
+        slow = plan(examine(target, "ada"), now=2 * DAY)
+        assert slow.packs
+        writer.add_pages("task", 1, 0, memory["task", 1][0][1])
+        second = writer.commit({}).manifest
+    collect(target, now=2 * DAY)
+    assert execute(target, slow) is False
+    assert load(target.open(second), memory) == memory
 
 
 def test_a_damaged_manifest_stops_collection_of_its_owner_only(tmp_path: Path) -> None:
@@ -151,11 +192,53 @@ def test_a_damaged_manifest_stops_collection_of_its_owner_only(tmp_path: Path) -
     store.objects[damaged] = store.objects[damaged][:-1]
     bobs = save(target, key(owner="bob"), memory).manifest
     target.remove(bobs)
-    store.objects["collect/ada"] = b"not JSON"
-    collect(target, RULES, now=0.0)
-    plans = {decided.owner: decided for decided in collect(target, RULES, now=90 * DAY)}
+    store.objects["collected/ada/0000000003"] = b"not JSON"
+    collect(target, now=0.0)
+    plans = {decided.owner: decided for decided in collect(target, now=90 * DAY)}
     assert plans["ada"].blocked_by == (damaged,)
     assert plans["ada"].packs == ()
     assert plans["bob"].packs
     assert damaged in store.objects
     assert {name.split("/")[1] for name in store.objects if name.startswith("packs/")} == {"ada"}
+
+
+def test_a_damaged_manifest_can_be_removed_and_then_its_packs_go(tmp_path: Path) -> None:
+    store = StoreInMemory()
+    target = repository(store, tmp_path, now=0.0)
+    damaged = save(target, key(), {("task", 1): [(0, filled(MIB, 1))]}).manifest
+    store.objects[damaged] = store.objects[damaged][:-1]
+    target.remove(damaged)
+    for day in (0.0, 1.1):
+        collect(target, now=day * DAY)
+    assert not [name for name in store.objects if name.startswith("packs/")]
+
+
+def test_a_clock_that_is_off_collects_nothing(s3_server: S3Server, tmp_path: Path) -> None:
+    import time
+
+    for store in (s3_server.new_store(), DirectoryStore(tmp_path / "store")):
+        check_clock(store, time.time())
+        with pytest.raises(ClockError, match="differ by 36"):
+            check_clock(store, time.time() + 3600)
+        assert list(store.list("")) == []
+
+
+def test_the_next_suspend_stores_again_what_old_packs_hold_little_of(tmp_path: Path) -> None:
+    """One page in sixteen of the first memory lives on; without that its packs would for ever."""
+    store = StoreInMemory()
+    target = repository(store, tmp_path, now=0.0)
+    size = 4 * MIB
+    first: Memory = {("task", 1): [(0, filled(size, 1))]}
+    kept = first["task", 1][0][1][: size // 16]
+    later: Memory = {("task", 1): [(0, kept + filled(size - len(kept), 2))]}
+    save(target, key(sequence=1), first)
+    packs_of_the_first = {name for name in store.objects if name.startswith("packs/")}
+    save(target, key(sequence=2), later)  # takes the kept part over
+    last = save(target, key(sequence=3), later)
+    assert last.stored_bytes < size // 8  # only that part was stored again
+    for stored in target.list()[:2]:
+        target.remove(stored.manifest)
+    for day in (0.0, 1.1):
+        collect(target, now=day * DAY)
+    assert not packs_of_the_first & set(store.objects)
+    assert load(target.open(last.manifest), later) == later
