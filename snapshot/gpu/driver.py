@@ -152,8 +152,9 @@ class Driver:
     async def _started(self) -> asyncio.subprocess.Process:
         if self._helper is None:
             environment = dict(CLEAN_ENVIRONMENT)
-            if self._libraries:
-                environment["LD_LIBRARY_PATH"] = self._libraries
+            # In containers the driver's libraries are often found by this alone.
+            if path := self._libraries or os.environ.get("LD_LIBRARY_PATH"):
+                environment["LD_LIBRARY_PATH"] = path
             self._helper = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-c", _START),
                 stdin=asyncio.subprocess.PIPE,

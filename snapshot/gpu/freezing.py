@@ -84,7 +84,9 @@ class Taking:
             return ()
         found = model.record(survey, [(p.pid, devices.inner_pid(p.pid)) for p in self._programs])
         needed = sum(gpu.used_bytes for gpu in found.gpus)
-        refusal = model.host_memory_refusal(needed, available_bytes(self._process.pid))
+        refusal = model.split_refusal(survey) or model.host_memory_refusal(
+            needed, available_bytes(self._process.pid)
+        )
         if refusal:
             return (Blocker(self._process.pid, "GPU", refusal.message, refusal.remedy),)
         self.record = found

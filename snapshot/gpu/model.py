@@ -27,13 +27,15 @@ UNTOLD = 0
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU as the driver sees it now. `minor` is the number in /dev/nvidiaN."""
+    """A GPU as the driver sees it now. `minor` is the number in /dev/nvidiaN; `is_split`: it is
+    divided into MIG slices."""
 
     minor: int
     uuid: str
     model: str
     total_bytes: int
     free_bytes: int
+    is_split: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,17 @@ def host_memory_refusal(needed: int, available: int) -> Refusal | None:
     )
 
 
+def split_refusal(survey: Survey) -> Refusal | None:
+    """MIG: the driver saves a slice's memory and then cannot bring it back ("out of memory"), which
+    would be too late to find out."""
+    if not any(device.is_split for device in survey.devices):
+        return None
+    return Refusal(
+        "The NVIDIA driver does not bring back the memory of MIG slices.",
+        "Save what matters to a file and end the programs that use the GPU.",
+    )
+
+
 def why_not_here(saved: GpuRecord, survey: Survey) -> Refusal | None:
     """Why this machine, with these GPUs, cannot take the state back."""
     if saved.driver != survey.driver:
@@ -126,6 +139,8 @@ def why_not_here(saved: GpuRecord, survey: Survey) -> Refusal | None:
             f"{survey.driver or 'none'}.",
             "It can come back where that driver still is.",
         )
+    if refusal := split_refusal(survey):
+        return refusal
     models, here = [g.model for g in saved.gpus], [d.model for d in survey.devices]
     if models != here:
         return Refusal(

@@ -42,7 +42,16 @@ def _device(nvml: Any, minor: int, handle: Any) -> dict[str, Any]:
         "model": str(nvml.nvmlDeviceGetName(handle)),
         "total_bytes": memory.total,
         "free_bytes": memory.free,
+        "is_split": _is_split(nvml, handle),
     }
+
+
+def _is_split(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:
+        return False  # a GPU or driver that knows no MIG
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _uses(nvml: Any, minor: int, handle: Any) -> Iterator[dict[str, Any]]:

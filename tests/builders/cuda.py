@@ -93,6 +93,10 @@ class CudaStub:
         """One GPU, of another UUID than before."""
         self._write("gpus", f"0 {UUIDS[1]} {1000 * MIB} {900 * MIB} {MODEL}\n")
 
+    def split(self) -> None:
+        """GPUs are divided by MIG."""
+        self._write("mig", "")
+
     def used(self, *uses: tuple[int, int]) -> None:
         """Bytes (-1: not told) that host processes hold on the first GPU."""
         self._write("used", "".join(f"{pid} 0 {size}\n" for pid, size in uses))
@@ -142,12 +146,22 @@ def build(folder: Path, *, old: bool = False) -> CudaStub:
 
 
 def make_device(folder: Path, name: str) -> str:
-    """A character device of that name which anybody may open (it does what /dev/null does)."""
+    """A character device of that name which anybody may open."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*_unsavable()))
     path.chmod(0o666)
     return str(path)
+
+
+def _unsavable() -> tuple[int, int]:
+    """Numbers of a device that CRIU refuses to save when it is open: that of user file systems, or,
+    where this machine forbids that, of /dev/null, which it does save."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError:
+        return 1, 3
+    return 10, 229
 
 
 @dataclass(frozen=True, slots=True)

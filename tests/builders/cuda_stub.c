@@ -9,6 +9,7 @@
  *   script     "NAME N CODE [STATE]": the Nth call of NAME fails; CODE may also be `hang`,
  *              `crash`, or `wait` (until there is a file `go`, then all is well)
  *   driver, gpus ("minor uuid total free model"), used ("host-PID minor bytes", -1: not told)
+ *   mig        there if GPUs are split into slices
  *   loaded     there once a process has loaded it; pairs: UUIDs given to Restore, as hex
  */
 #define _GNU_SOURCE
@@ -279,6 +280,14 @@ int nvmlDeviceGetName(Gpu *gpu, char *text, unsigned length) {
     return 0;
 }
 int nvmlDeviceGetMemoryInfo(Gpu *gpu, Memory *memory) { *memory = gpu->memory; return 0; }
+
+int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {
+    FILE *file = beside("mig", "r");
+    (void)gpu;
+    *current = *pending = file != NULL;
+    if (file) fclose(file);
+    return 0;
+}
 
 int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Running *running) {
     unsigned pid, minor, found = 0, room = *count;

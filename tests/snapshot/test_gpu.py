@@ -224,6 +224,15 @@ async def test_gpu_memory_that_does_not_fit_into_host_memory_is_refused_in_bytes
     assert stub.moves() == []
 
 
+async def test_slices_of_a_gpu_are_not_taken(tree: Trees, stub: CudaStub) -> None:
+    started = tree(1)
+    stub.split()
+    async with Taking(started.spec, started.process, str(stub.folder)) as gpu:
+        (blocker,) = await gpu.look()
+    assert "MIG" in blocker.what
+    assert stub.moves() == []
+
+
 async def test_a_driver_without_the_calls_is_a_reason_not_to_freeze(
     tree: Trees, tmp_path: Path
 ) -> None:
@@ -362,8 +371,9 @@ SAVED = GpuRecord("580.65.06", (SavedGpu(UUIDS[0], MODEL, 100 * MIB),), (1,))
         (lambda stub: stub.gpus(free=99 * MIB), "needs 104,857,600 bytes.*103,809,024 bytes"),
         (lambda stub: (stub.folder / "gpus").unlink(), "Driver Not Loaded"),
         (lambda stub: stub.gpus(0), "does not list GPU /dev/nvidia0"),
+        (lambda stub: stub.split(), "MIG"),
     ],
-    ids=["other driver", "other model", "too little free", "no driver", "GPU not listed"],
+    ids=["other driver", "other model", "too little free", "no driver", "GPU not listed", "slices"],
 )
 async def test_a_machine_that_does_not_fit_is_refused_before_the_restore(
     change: Callable[[CudaStub], None], reason: str, tree: Trees, stub: CudaStub

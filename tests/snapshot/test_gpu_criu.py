@@ -7,8 +7,10 @@ failing driver has only the first.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,7 +148,7 @@ def computing(
         pytest.skip(f"no NVIDIA GPU here: {real.problem or 'there is no driver'}")
     if not devices.driver_saves_memory():
         pytest.skip("the NVIDIA driver here is older than 570 and cannot save GPU memory")
-    found = ("/dev/nvidia0", *existing_control_devices())
+    found = (str(min(Path("/dev").glob("nvidia[0-9]*"))), *existing_control_devices())
     return GpuBox(box, found, None)
 
 
@@ -296,6 +298,57 @@ async def test_where_the_gpu_does_not_fit_criu_is_not_started(
     stub.gpus()
     await computing.thaw(stored)
     await computing.goes_on()
+
+
+async def test_a_supervisor_that_dies_in_the_hold_leaves_gpu_state_to_the_next(
+    scripted: tuple[GpuBox, CudaStub], passable: Path
+) -> None:
+    computing, stub = scripted
+    await computing.start(2)
+    box = computing.box
+    script = _DOOMED.format(
+        folder=str(box.folder),
+        device=computing.devices[0],
+        libraries=str(stub.folder),
+        pid=box.process.pid,
+        start=box.process.started,
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    doomed = await asyncio.create_subprocess_exec(sys.executable, "-c", script, env=environment)
+    await until(lambda: (box.folder / "held").exists(), "the tree is held")
+    assert stub.states() == {"checkpointed"}
+    doomed.kill()
+    await doomed.wait()
+    freezer = LocalFreezer(box.tools, box.repository, gpu_libraries=str(stub.folder))
+    await freezer.mend(box.spec, box.process)
+    assert stub.states() == {"running"}
+    assert len(computing.holders()) == 2
+    await computing.goes_on()
+
+
+_DOOMED = """
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from snapshot.freezer import LocalFreezer
+from snapshot.model import Process
+from tests.fakes.repositories import CommitWaits
+from tests.builders import sandboxes
+
+folder = Path({folder!r})
+class Tells(CommitWaits):
+    def commit(self, extra):
+        (folder / "held").touch()
+        return super().commit(extra)
+
+async def main():
+    box = sandboxes.existing_box(folder)
+    box.spec = replace(box.spec, devices=({device!r},))
+    box.started.append(Process({pid}, {start}))
+    freezer = LocalFreezer(box.tools, Tells(box.repository), gpu_libraries={libraries!r})
+    await box.freeze(freezer)
+asyncio.run(main())
+"""
 
 
 async def test_a_finished_suspend_and_resume_leave_no_note(
