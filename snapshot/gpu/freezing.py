@@ -52,8 +52,9 @@ class Taking:
         return bool(self._minors)
 
     async def look(self) -> tuple[Blocker, ...]:
-        """Find the programs with GPU state; what keeps it from being taken. Touches nothing."""
-        if not self._minors:
+        """Find the programs with GPU state; what keeps it from being taken. Touches nothing, and
+        asks the driver only if somebody holds one of its devices."""
+        if not self._minors or not await asyncio.to_thread(self._somebody_holds):
             return ()
         try:
             survey = await self._driver.survey(self._minors)
@@ -61,6 +62,9 @@ class Taking:
         except GpuError as error:
             return (Blocker(self._process.pid, "GPU", error.message.rstrip("."), error.remedy),)
         return blockers or self._judge(survey)
+
+    def _somebody_holds(self) -> bool:
+        return any(devices.held_by(member.pid) for member in proc.members(self._process))
 
     async def _sort(self, survey: Survey) -> tuple[Blocker, ...]:
         """Tell programs with CUDA from those that only have a device open."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 
-from snapshot.gpu import devices, model
+from snapshot.gpu import cuda, devices, model
 from snapshot.gpu.host_memory import room_in_group
 from snapshot.gpu.model import Device, GpuRecord, SavedGpu, Survey, Use
 
@@ -144,3 +146,12 @@ def test_the_drivers_devices_are_known_by_name(path: str, expected: bool) -> Non
 
 def test_versions_that_are_none_are_older_than_all() -> None:
     assert [model.major(text) for text in ("580.65.06", "", "x.1")] == [580, 0, 0]
+
+
+def test_arguments_of_calls_are_laid_out_as_published() -> None:
+    blocks = (cuda.LockArguments, cuda.NoArguments, cuda.RestoreArguments)
+    assert [ctypes.sizeof(block) for block in blocks] == [64, 64, 64]
+    assert ctypes.sizeof(cuda.GpuPair) == 32
+    assert (cuda.LockArguments.timeout_ms.offset, cuda.LockArguments.timeout_ms.size) == (0, 4)
+    assert (cuda.RestoreArguments.pairs.offset, cuda.RestoreArguments.count.offset) == (0, 8)
+    assert cuda.RestoreArguments.count.size == 4
