@@ -39,6 +39,7 @@ SYS_FSCONFIG: Final = 431
 SYS_FSMOUNT: Final = 432
 SYS_OPENAT2: Final = 437
 SYS_PIDFD_GETFD: Final = 438
+RESOLVE_NO_XDEV: Final = 0x01
 RESOLVE_NO_LINKS_BENEATH: Final = 0x02 | 0x04 | 0x08
 FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC = 1, 1
 FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 6
@@ -119,9 +120,11 @@ def private_tmpfs(percent_of_memory: int) -> int:
         os.close(context)
 
 
-def open_beneath(folder: int, path: str, flags: int) -> int:
-    """Open `path` below the open `folder`, refusing every symbolic link and way out (openat2)."""
-    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, RESOLVE_NO_LINKS_BENEATH)
+def open_beneath(folder: int, path: str, flags: int, *, same_mount: bool = False) -> int:
+    """Open `path` below the open `folder`, refusing every symbolic link and way out (openat2), and
+    with `same_mount` also what is mounted below it."""
+    resolve = RESOLVE_NO_LINKS_BENEATH | (RESOLVE_NO_XDEV if same_mount else 0)
+    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, resolve)
     result = _libc.syscall(SYS_OPENAT2, folder, os.fsencode(path), how, len(how))
     return _check(result, f"open {path}")
 
