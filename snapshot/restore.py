@@ -18,7 +18,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from snapshot import criu, host_facts, images, pins, plan, proc, programs, record, sandbox, skeleton
+from snapshot import (
+    criu,
+    groups,
+    host_facts,
+    images,
+    pins,
+    plan,
+    proc,
+    programs,
+    record,
+    sandbox,
+    skeleton,
+)
 from snapshot.checkpoint import Steps
 from snapshot.errors import SnapshotError, TamperedError
 from snapshot.gpu.thawing import BringingBack
@@ -99,6 +111,7 @@ class Restore:
         mounts = self._mounts(about, host)
         skeleton.build(self.spec, host, mounts)
         skeleton.install_init(self.spec, self.tools.init)
+        skeleton.install_groups(self.spec, _known_groups(snapshot))
         notes = self._adapt(snapshot, about, folder, mounts)
         with contextlib.suppress(FileNotFoundError):
             self._pid_file().unlink()
@@ -151,7 +164,7 @@ class Restore:
         return Path(self.spec.directory, PID_FILE)
 
     async def _restore(self, order: plan.LaunchOrder, folder: Scratch) -> Process:
-        status = await _run_criu(order, folder, skeleton.criu_environment(self.spec))
+        status = await _run_criu(order, folder, skeleton.restore_environment(self.spec))
         pid = proc.read_text(str(self._pid_file())).strip()
         if status != 0 or not pid:
             said = await asyncio.to_thread(
@@ -193,6 +206,12 @@ def _lay_out_pages(snapshot: Snapshot, folder: Scratch, name: str) -> None:
             snapshot.copy_pages(kind, id, runs, pages)
     finally:
         os.close(pages)
+
+
+def _known_groups(snapshot: Snapshot) -> frozenset[int]:
+    """The group ids that the frozen tree's user namespace has."""
+    names = [name for name in snapshot.file_names() if name.startswith("userns-")]
+    return frozenset[int]().union(*(groups.known(snapshot.read_file(name)) for name in names))
 
 
 def _device_changes(

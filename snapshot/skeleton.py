@@ -13,11 +13,12 @@ import socket
 import stat
 from pathlib import Path
 
-from snapshot import plan, programs
+from snapshot import groups, plan, programs
 from snapshot.model import Blocker, Process, SandboxSpec
 
 DNS_FORWARDER = "169.254.1.53"
 PROGRAMS_FOLDER = "bin"
+_GROUPS = "groups.so"
 
 # CRIU packs /dev/shm with `tar --gzip`, at a few megabytes a second. The store compresses anyway,
 # and much faster, so the gzip that tar finds first passes everything through.
@@ -83,6 +84,24 @@ def criu_environment(spec: SandboxSpec) -> dict[str, str]:
     """The environment for CRIU: our programs are found before the system's."""
     clean = programs.CLEAN_ENVIRONMENT
     return clean | {"PATH": f"{spec.directory}/{PROGRAMS_FOLDER}:{clean['PATH']}"}
+
+
+def install_groups(spec: SandboxSpec, known: frozenset[int]) -> None:
+    """Let CRIU open files as a member of the session's groups, as far as the tree knows them."""
+    identity = spec.identity
+    wanted = sorted({identity.gid, *identity.groups} & known)
+    library = Path(spec.directory, PROGRAMS_FOLDER, _GROUPS)
+    _make_folder(library.parent)
+    temporary = library.with_suffix(".new")
+    temporary.write_bytes(groups.library(wanted))
+    temporary.replace(library)
+
+
+def restore_environment(spec: SandboxSpec) -> dict[str, str]:
+    """The environment for CRIU's restore, after `install_groups`."""
+    preloaded = {"LD_PRELOAD": f"{spec.directory}/{PROGRAMS_FOLDER}/{_GROUPS}"}
+    here = os.uname().machine == groups.MACHINE
+    return criu_environment(spec) | (preloaded if here else {})
 
 
 def install_init(spec: SandboxSpec, init: tuple[str, ...]) -> None:
