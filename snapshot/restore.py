@@ -28,6 +28,7 @@ from snapshot import (
     proc,
     programs,
     record,
+    revision,
     sandbox,
     skeleton,
 )
@@ -154,7 +155,7 @@ class Restore:
                 pins.put_back(pin, snapshot.read_file(record.copy_name(pin)), pin_folder)
         space = pins.Namespace(self.spec, mounts)
         adaptation = pins.adapt(about.pins, space, pin_folder)
-        content = snapshot.read_file(_FILES)
+        content = revision.revised(_FILES, snapshot.read_file(_FILES))
         devices = _device_changes(content, about.devices, self.spec.devices)
         changed = images.change_regular_files(content, adaptation.changes | devices)
         folder.write(_FILES, changed)
@@ -188,7 +189,7 @@ def lay_out(snapshot: Snapshot, folder: Scratch) -> None:
     names = [name for name in snapshot.file_names() if name.endswith(".img") and name != _FILES]
     memories = [name for name in names if name.startswith("pagemap-")]
     with ThreadPoolExecutor(READERS, thread_name_prefix="lay-out") as pool:
-        written = pool.map(lambda name: folder.write(name, snapshot.read_file(name)), names)
+        written = pool.map(lambda name: folder.write(name, revision.revised(name, snapshot.read_file(name))), names)
         # The pages are one after the other: each call reads in parallel by itself.
         for name in memories:
             _lay_out_pages(snapshot, folder, name)
