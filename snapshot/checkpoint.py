@@ -29,6 +29,7 @@ from snapshot import (
     record,
     sandbox,
     skeleton,
+    watches,
 )
 from snapshot.dump import Dump, DumpError
 from snapshot.errors import SnapshotError
@@ -210,7 +211,8 @@ class Checkpoint:
     def _hold_files(
         self, scratch_folder: Scratch, names: list[str], mounts: tuple[Mount, ...]
     ) -> tuple[pins.Pin, ...]:
-        files = images.regular_files(scratch_folder.read(_FILES))
+        content = scratch_folder.read(_FILES)
+        files = (*images.regular_files(content), *watches.to_hold(content))
         gone: frozenset[int] = frozenset()
         if _REMAPS in names:
             gone = images.remapped_ids(scratch_folder.read(_REMAPS))

@@ -31,6 +31,7 @@ from snapshot import (
     revision,
     sandbox,
     skeleton,
+    watches,
 )
 from snapshot.checkpoint import Steps
 from snapshot.errors import SnapshotError, TamperedError
@@ -157,9 +158,12 @@ class Restore:
         adaptation = pins.adapt(about.pins, space, pin_folder)
         content = revision.revised(_FILES, snapshot.read_file(_FILES))
         devices = _device_changes(content, about.devices, self.spec.devices)
-        changed = images.change_regular_files(content, adaptation.changes | devices)
-        folder.write(_FILES, changed)
-        return adaptation.notes
+        content = images.change_regular_files(content, adaptation.changes | devices)
+        content, lost = watches.adapt(
+            content, about.pins, adaptation.changes, lambda path: space.stat(path) is not None
+        )
+        folder.write(_FILES, content)
+        return (*adaptation.notes, *lost)
 
     def _pid_file(self) -> Path:
         return Path(self.spec.directory, PID_FILE)
