@@ -30,6 +30,7 @@ from scheduler_bridge.errors import (
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import (
     Event,
+    Expiry,
     Explanation,
     FleetView,
     Grant,
@@ -173,6 +174,15 @@ class SchedulerClient:
     async def set_idleness(self, workload_id: str, idleness: Idleness) -> None:
         path = f"/workloads/{_part(workload_id)}/idleness"
         await self._send("PUT", path, wire.IDLENESS.dump_json(idleness))
+
+    async def announce_expiry(self, workload_id: str, expiry: Expiry | None) -> None:
+        path = f"/workloads/{_part(workload_id)}/expiry"
+        await self._send("PUT", path, wire.EXPIRY.dump_json(expiry))
+
+    async def expire(self, workload_id: str, *, snapshot: str) -> Workload:
+        path = f"/workloads/{_part(workload_id)}/expire"
+        body = wire.EXPIRE.dump_json(wire.ExpireBody(snapshot))
+        return await self._call(wire.WORKLOAD, "POST", path, body)
 
     async def history(self, workload_id: str) -> builtins.tuple[Event, ...]:
         return await self._call(wire.EVENTS, "GET", f"/workloads/{_part(workload_id)}/history")

@@ -12,11 +12,13 @@ from pathlib import Path
 from scheduler_bridge.agent.inventory import virtual_gpus
 from scheduler_bridge.clusters.output import read_output
 from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.expiry import announce, expire
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, ManualClock, Settings, SystemClock
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import (
     Event,
+    Expiry,
     Explanation,
     FleetView,
     Grant,
@@ -120,6 +122,12 @@ class InProcessScheduler:
 
     async def set_idleness(self, workload_id: str, idleness: Idleness) -> None:
         self.engine.set_idleness(workload_id, idleness, actor=_ACTOR)
+
+    async def announce_expiry(self, workload_id: str, expiry: Expiry | None) -> None:
+        announce(self.engine, workload_id, expiry, actor=_ACTOR)
+
+    async def expire(self, workload_id: str, *, snapshot: str) -> Workload:
+        return expire(self.engine, workload_id, snapshot=snapshot, actor=_ACTOR)
 
     def events(self, *, after: int = 0) -> AsyncIterator[Event]:
         return self.engine.events(after=after)

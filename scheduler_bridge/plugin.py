@@ -13,6 +13,7 @@ from typing import Protocol
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import (
     Event,
+    Expiry,
     Explanation,
     FleetView,
     Grant,
@@ -93,6 +94,18 @@ class SchedulerPlugin(Protocol):
 
     async def set_idleness(self, workload_id: str, idleness: Idleness) -> None:
         """Record the reclaimer's view of a session. Writes only when it changed."""
+        ...
+
+    async def announce_expiry(self, workload_id: str, expiry: Expiry | None) -> None:
+        """Show the owner of a suspended session when its memory is deleted (None: it is kept after
+        all). Events tell of the first date, of each other one and of warnings. Raises `Refused` for
+        a date that could not be seen for `EXPIRY_NOTICE_SECONDS`, `Conflict` when it is not
+        suspended as that snapshot."""
+        ...
+
+    async def expire(self, workload_id: str, *, snapshot: str) -> Workload:
+        """End a suspended session whose announced date has come; its snapshot may then be deleted.
+        Raises `Conflict`, having changed nothing, when it has not, or the session was resumed."""
         ...
 
     def events(self, *, after: int = 0) -> AsyncIterator[Event]:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import (
     Event,
+    Expiry,
     Explanation,
     FleetView,
     Grant,
@@ -66,6 +67,13 @@ class MoveBody:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireBody:
+    """Body of `POST /workloads/{id}/expire`."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
 class PauseBody:
     """Body of `PUT /pauses/{scope}`. `seconds` 0 ends the pause."""
 
@@ -90,6 +98,8 @@ MOVE: Final = TypeAdapter(MoveBody)
 PAUSE_BODY: Final = TypeAdapter(PauseBody)
 PROBLEM: Final = TypeAdapter(Problem)
 IDLENESS: Final = TypeAdapter(Idleness)
+EXPIRY: Final = TypeAdapter(Expiry | None)
+EXPIRE: Final = TypeAdapter(ExpireBody)
 WORKLOAD: Final = TypeAdapter(Workload)
 FOUND: Final = TypeAdapter(Workload | None)
 WORKLOADS: Final = TypeAdapter(tuple[Workload, ...])

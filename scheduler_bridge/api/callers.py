@@ -22,6 +22,7 @@ class Right(StrEnum):
     JUDGE_IDLENESS = "judge_idleness"
     PAUSE = "pause"
     JOBS = "jobs"
+    EXPIRE = "expire"
 
 
 SERVICE_RIGHTS: Final[Mapping[str, frozenset[Right]]] = {

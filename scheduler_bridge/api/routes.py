@@ -15,9 +15,11 @@ from scheduler_bridge.api.callers import Caller, Right
 from scheduler_bridge.api.operations import Operations
 from scheduler_bridge.api.patience import unless_gone
 from scheduler_bridge.clusters.output import read_output
+from scheduler_bridge.engine import expiry
 from scheduler_bridge.model.phases import Kind
 from scheduler_bridge.model.workload import (
     Event,
+    Expiry,
     Explanation,
     FleetView,
     Grant,
@@ -94,6 +96,18 @@ def workload_routes(operations: Operations) -> APIRouter:
         who.require(Right.JUDGE_IDLENESS)
         scheduler.set_idleness(workload_id, body, actor=who.name)
         return Response(status_code=204)
+
+    @router.put("/workloads/{workload_id}/expiry", status_code=204)
+    async def announce(who: Who, workload_id: str, body: Expiry | None = None) -> Response:
+        who.require(Right.EXPIRE)
+        expiry.announce(scheduler, workload_id, body, actor=who.name)
+        return Response(status_code=204)
+
+    @router.post("/workloads/{workload_id}/expire", response_model=Workload)
+    async def expire(who: Who, workload_id: str, body: wire.ExpireBody) -> Response:
+        who.require(Right.EXPIRE)
+        ended = expiry.expire(scheduler, workload_id, snapshot=body.snapshot, actor=who.name)
+        return _json(wire.WORKLOAD, ended)
 
     @router.get("/workloads/{workload_id}/history", response_model=list[Event])
     async def history(who: Who, workload_id: str) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar, NewType
+from typing import Any, ClassVar, Final, NewType
 
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 
@@ -98,6 +98,24 @@ class SnapshotRef:
     constraints: dict[str, str] = field(default_factory=dict)
 
 
+EXPIRY_NOTICE_SECONDS: Final = 7 * 86400.0
+"""How long the owner must have been able to see the date before anything is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When a suspended session's only snapshot is deleted (`at`, UNIX seconds), by which rule, and
+    why in one sentence. `announced_at` is since when that date, or an earlier one, could be seen;
+    `warned` are the days before for which a warning was given."""
+
+    snapshot: str
+    at: float
+    rule: str
+    reason: str = ""
+    announced_at: float = 0.0
+    warned: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Idleness:
     """The reclaimer's view of a session. `since` None means: not idle, or unknown."""
@@ -141,6 +159,14 @@ class Workload:
     last_error: str = ""
     remedy: str = ""
     log_path: str = ""
+    expiry: Expiry | None = None
+
+    @property
+    def deletion(self) -> Expiry | None:
+        """The date in force: one that was announced for the snapshot that it is suspended as."""
+        current = self.snapshot.key if self.snapshot else ""
+        in_force = self.expiry and self.expiry.snapshot == current
+        return self.expiry if in_force and self.phase is Phase.SUSPENDED else None
 
 
 @dataclass(frozen=True, slots=True)
