@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,7 @@ from scheduler_bridge.agent.inventory import (
 )
 from scheduler_bridge.agent.nvml import nvml_node
 from scheduler_bridge.api.auth import Authenticator, BadTokenFile, HubUsers, read_tokens
+from scheduler_bridge.api.rates import Rate, Rates
 from scheduler_bridge.api.service import HUB_PREFIX, create_service
 from scheduler_bridge.clusters.local import LocalCluster, LocalSettings
 from scheduler_bridge.engine.books import Books
@@ -120,6 +122,16 @@ class SchedulerService(Application):
     ).tag(config=True)
     hold_seconds = Float(
         600.0, min=10.0, help="How long a session's place is held for a Hub to take it up."
+    ).tag(config=True)
+    user_requests_per_second = Float(
+        20.0,
+        min=0.0,
+        help="Requests that one user may make for good, over all of their tokens; 0: no limit. "
+        "Lower: one user's program disturbs others less; too low and `hubernate` itself is refused "
+        "(429). Services and supervisors are not counted.",
+    ).tag(config=True)
+    user_requests_at_once = Integer(
+        200, min=1, help="How many more a user may make at once after a rest."
     ).tag(config=True)
     json_logs = Bool(True, help="One JSON object per line; False: lines for people.").tag(
         config=True
@@ -234,6 +246,9 @@ class SchedulerService(Application):
             prefix=self.prefix,
             not_ready=lambda: _not_ready(books, runner),
             metrics=metrics.text,
+            rates=Rates(
+                Rate(self.user_requests_per_second, self.user_requests_at_once), time.monotonic
+            ),
         )
         listener = self._listen()
         runner.start()

@@ -25,6 +25,7 @@ from scheduler_bridge.errors import (
     NotFound,
     Refused,
     SchedulerError,
+    TooOften,
     Unavailable,
 )
 from scheduler_bridge.model.phases import Desired, Kind, Phase
@@ -306,4 +307,8 @@ def _error_of(response: httpx.Response) -> SchedulerError:
     except ValidationError:
         # a proxy's page, not ours: it says nothing about the workload
         return Unavailable(f"The scheduler's address answered {response.status_code}.")
+    if response.status_code == 429:
+        rest = response.headers.get("Retry-After", "")
+        seconds = int(rest) if rest.isdecimal() else 0
+        return TooOften(problem.message, remedy=problem.remedy, retry_after=seconds)
     return make(problem.message, remedy=problem.remedy)

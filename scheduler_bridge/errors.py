@@ -5,6 +5,7 @@ SchedulerError
 ├── NotAllowed         not this caller's workload, or token or credential is wrong (401, 403)
 ├── NotFound           no such workload, lease or event (404)
 ├── Conflict           an illegal move, a stale epoch, a lost race (409)
+├── TooOften           more requests than one user may make; later they are welcome (429)
 └── Unavailable        the scheduler cannot be reached or is not ready (503, connection errors)
 """
 
@@ -44,6 +45,17 @@ class Conflict(SchedulerError):
     """The world has moved on: an illegal move, a stale epoch, a lost race."""
 
     code = "conflict"
+
+
+class TooOften(SchedulerError):
+    """One user makes more requests than allowed. Nothing was done; after `retry_after` seconds the
+    same request is welcome (0: unknown)."""
+
+    code = "too_often"
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after: int = 0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
 
 
 class Unavailable(SchedulerError):

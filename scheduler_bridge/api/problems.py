@@ -16,6 +16,7 @@ from scheduler_bridge.errors import (
     NotFound,
     Refused,
     SchedulerError,
+    TooOften,
     Unavailable,
 )
 from scheduler_bridge.wire import PROBLEM, Problem
@@ -28,6 +29,7 @@ _STATUS: dict[type[SchedulerError], int] = {
     NotFound: 404,
     Conflict: 409,
     Refused: 422,
+    TooOften: 429,
     Unavailable: 503,
 }
 
@@ -43,7 +45,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(SchedulerError)
     async def _ours(_request: Request, error: SchedulerError) -> Response:
         status = _STATUS.get(type(error), 500)
-        return answer(status, Problem(error.code, error.message, error.remedy))
+        response = answer(status, Problem(error.code, error.message, error.remedy))
+        if isinstance(error, TooOften):
+            response.headers["Retry-After"] = str(error.retry_after)
+        return response
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> Response:

@@ -14,6 +14,7 @@ from scheduler_bridge.api.auth import Authenticator, bearer
 from scheduler_bridge.api.callers import Caller, Right
 from scheduler_bridge.api.operations import Operations
 from scheduler_bridge.api.patience import unless_gone
+from scheduler_bridge.api.rates import Rates
 from scheduler_bridge.clusters.output import read_output
 from scheduler_bridge.engine import expiry
 from scheduler_bridge.model.phases import Kind
@@ -40,9 +41,13 @@ def _json(adapter: TypeAdapter[Any], value: object) -> Response:
 async def current_caller(
     request: Request, authorization: Annotated[str | None, Header()] = None
 ) -> Caller:
-    """Dependency: who asks."""
+    """Dependency: who asks. A user who asks too often is not heard."""
     authenticator: Authenticator = request.app.state.authenticator
-    return await authenticator.caller(authorization)
+    caller = await authenticator.caller(authorization)
+    if caller.user:
+        rates: Rates = request.app.state.rates
+        rates.count(caller.user)
+    return caller
 
 
 Who = Annotated[Caller, Depends(current_caller)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +14,7 @@ from scheduler_bridge.api.auth import Authenticator
 from scheduler_bridge.api.middleware import BodyLimit, HubPrefix
 from scheduler_bridge.api.operations import Operations
 from scheduler_bridge.api.patience import HungUp
+from scheduler_bridge.api.rates import Rate, Rates
 from scheduler_bridge.api.routes import fleet_routes, lease_routes, workload_routes
 from scheduler_bridge.api.stream import stream_routes
 from scheduler_bridge.engine.scheduler import Scheduler
@@ -29,10 +31,13 @@ def create_service(
     prefix: str = HUB_PREFIX,
     not_ready: Callable[[], str] = lambda: "",
     metrics: Callable[[], bytes] = lambda: b"",
+    rates: Rates | None = None,
 ) -> FastAPI:
-    """The ASGI application. `not_ready` gives the reason why it is not, or nothing."""
+    """The ASGI application. `not_ready` gives the reason why it is not, or nothing. Without `rates`
+    users may ask as often as `Rate` says by default."""
     app = FastAPI(title="Hubernate scheduler", version="1", docs_url=None, redoc_url=None)
     app.state.authenticator = authenticator
+    app.state.rates = rates or Rates(Rate(), time.monotonic)
     operations = Operations(scheduler)
     for router in (
         workload_routes(operations),

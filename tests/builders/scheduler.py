@@ -13,13 +13,15 @@ import uvicorn
 
 from scheduler_bridge.agent.inventory import virtual_gpus
 from scheduler_bridge.api.auth import Authenticator, HubUsers
+from scheduler_bridge.api.rates import Rates
 from scheduler_bridge.api.service import create_service
+from scheduler_bridge.client import SchedulerClient
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.runner import Runner
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, Settings, SystemClock
-from scheduler_bridge.model.phases import Kind
-from scheduler_bridge.model.workload import Node, SnapshotRef, WorkloadSpec
+from scheduler_bridge.model.phases import Kind, Phase
+from scheduler_bridge.model.workload import Node, SnapshotRef, Workload, WorkloadSpec
 from scheduler_bridge.store.opening import open_memory
 
 TOKENS = {
@@ -48,6 +50,15 @@ def one_node(gpus: int, tmp: str = "/nowhere") -> tuple[Node, ...]:
     return (Node("here", virtual_gpus(gpus, Path(tmp), node="here", mark="test")),)
 
 
+async def placed(client: SchedulerClient, spec: WorkloadSpec, *, key: str) -> Workload:
+    """Submitted, and waited for until the planner has come to it."""
+    workload = await client.submit(spec, key=key)
+    async with asyncio.timeout(30):
+        while workload.phase is Phase.QUEUED:
+            workload = await client.wait(workload.id, version=workload.version, timeout=5)
+    return workload
+
+
 @contextlib.asynccontextmanager
 async def served(
     *,
@@ -55,12 +66,13 @@ async def served(
     settings: Settings | None = None,
     clock: Clock | None = None,
     hub_api_url: str = "",
+    rates: Rates | None = None,
 ) -> AsyncIterator[tuple[Scheduler, str]]:
     """A scheduler behind a real uvicorn on a free port; yields it and its URL."""
     books = Books(open_memory(), clock or SystemClock(), one_node(gpus))
     scheduler = Scheduler(books, settings)
     users = HubUsers(hub_api_url)
-    app = create_service(scheduler, Authenticator(TOKENS, users))
+    app = create_service(scheduler, Authenticator(TOKENS, users), rates=rates)
     runner = Runner(scheduler)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

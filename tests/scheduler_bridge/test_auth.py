@@ -15,7 +15,7 @@ from scheduler_bridge.client import SchedulerClient
 from scheduler_bridge.errors import Conflict, NotAllowed, NotFound, Refused, Unavailable
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Idleness, Workload
-from tests.builders.scheduler import TOKENS, job, served, session
+from tests.builders.scheduler import TOKENS, job, placed, served, session
 from tests.fakes.scheduler_hubs import FakeHub, fake_hub, hub_user
 
 
@@ -50,7 +50,8 @@ async def world() -> AsyncIterator[World]:
 
 
 async def alices_session(world: World) -> Workload:
-    return await world("hub").submit(session("alice"), key="session:h/alice/")
+    """With its place."""
+    return await placed(world("hub"), session("alice"), key="session:h/alice/")
 
 
 async def refused(call: Any, error: type[Exception] = NotAllowed) -> None:
