@@ -12,7 +12,7 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +129,12 @@ class CudaStub:
         return path.read_text() if path.exists() else ""
 
 
+def expected_undo(locked: int, checkpointed: int) -> list[str]:
+    """Everything that was done, backwards: all memory first, then the locks."""
+    restores = [f"Restore {pid} 0" for pid in range(checkpointed, 0, -1)]
+    return [*restores, *(f"Unlock {pid} 0" for pid in range(locked, 0, -1))]
+
+
 def build(folder: Path, *, old: bool = False) -> CudaStub:
     """Compile the stub into `folder` (0.1 s). `old`: a driver without the checkpoint calls.
 
@@ -209,6 +215,10 @@ def gpu_tree(folder: Path, count: int = 1, *words: str, gpus: int = 1) -> Iterat
         for pid in proc.children(outer.pid):
             os.kill(pid, signal.SIGKILL)
         outer.wait()
+
+
+Trees = Callable[..., GpuTree]
+"""Starts a tree: `trees(count, *words, gpus=1)`; it ends with the test."""
 
 
 def _until_up(outer: int, count: int, output: Path) -> Process:
