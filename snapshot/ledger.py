@@ -11,6 +11,7 @@ import numpy as np
 
 from snapshot.chunker import PAGE, Block, Zeros
 from snapshot.codec import CHUNK, EXTENT, NAME_BYTES, ZERO, Body, FileEntry, PackEntry, Space
+from snapshot.deltas import Kept
 from snapshot.naming import CURRENT
 from snapshot.packs import Placed
 
@@ -28,6 +29,7 @@ class Known:
 
     packs: tuple[PackEntry, ...] = ()
     rows: dict[bytes, _ChunkRow] = field(default_factory=dict)
+    body: Body | None = None
 
     @classmethod
     def of(cls, body: Body) -> Known:
@@ -45,7 +47,7 @@ class Known:
                 continue
             name = names[index * NAME_BYTES : (index + 1) * NAME_BYTES]
             rows[name] = (name, *row)
-        return cls(body.packs, rows)
+        return cls(body.packs, rows, body)
 
 
 class Ledger:
@@ -61,6 +63,15 @@ class Ledger:
         self._extents: dict[tuple[str, int], list[_ExtentRow]] = {}
         self._files: dict[str, FileEntry] = {}
         self.reused_packs: set[str] = set()
+
+    def unknown(self, names: Sequence[bytes]) -> list[int]:
+        """The indices of those that are in no snapshot so far."""
+        with self._lock:
+            return [
+                index
+                for index, name in enumerate(names)
+                if name not in self._numbers and name not in self._known.rows
+            ]
 
     def claim(self, names: Sequence[bytes]) -> tuple[list[int], list[int]]:
         """The chunks' numbers, and the indices of those that the caller must now store: nobody
@@ -97,14 +108,21 @@ class Ledger:
         blocks: Sequence[Block],
         numbers: Sequence[int],
         zeros: Sequence[Zeros],
+        kept: Sequence[Kept] = (),
     ) -> None:
-        """Pages of an address space, with the number of each block's chunk."""
+        """Pages of an address space, with the number of each block's chunk, and those that are
+        parts of chunks of the earlier snapshot."""
         rows: list[_ExtentRow] = [(zero.vaddr, zero.pages, ZERO, 0) for zero in zeros]
         for block, number in zip(blocks, numbers, strict=True):
             first = 0
             for piece in block.pieces:
                 rows.append((piece.vaddr, piece.pages, number, first))
                 first += piece.pages
+        old, _ = self.claim([each.name for each in kept])
+        rows += [
+            (each.vaddr, each.pages, number, each.first)
+            for each, number in zip(kept, old, strict=True)
+        ]
         with self._lock:
             self._extents.setdefault(space, []).extend(rows)
 

@@ -12,11 +12,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from snapshot.cache import PackCache
-from snapshot.chunker import BLOCK, Batch, Batcher, cut
+from snapshot.chunker import BLOCK, Batch, Batcher, Block, cut
 from snapshot.crew import Crew, given_up
+from snapshot.deltas import Earlier, Kept
 from snapshot.errors import MissingError
 from snapshot.keys import UserKey
 from snapshot.ledger import Known, Ledger
@@ -42,6 +43,14 @@ class _OpenPack:
         self.chunks: list[tuple[int, bytes, int, Placed]] = []
 
 
+class _Unit(NamedTuple):
+    """What becomes one chunk: its name, its content and, if it is memory, where it belongs."""
+
+    name: bytes
+    content: memoryview
+    block: Block = Block(())
+
+
 class SnapshotWriter:
     """One snapshot on its way into the store. Nothing of it counts before `commit` returned.
 
@@ -65,6 +74,9 @@ class SnapshotWriter:
         self._key, self._facts, self._now = key, facts, now
         self._name = namer(user_key, CURRENT)
         self._ledger = Ledger(known)
+        self._earlier = None
+        if known.body is not None and cache is not None:
+            self._earlier = Earlier(known.body, frozenset(known.rows), user_key, cache)
         self._lock = threading.Lock()
         self._lock_open = threading.Lock()
         self._batchers: dict[tuple[str, int], Batcher] = {}
@@ -161,25 +173,46 @@ class SnapshotWriter:
 
     def _keep_pages(self, space: tuple[str, int], batch: Batch) -> None:
         blocks, zeros = cut(batch)
-        numbers = self._keep("pages", [block.bytes_of(batch.data) for block in blocks])
-        self._ledger.add_pages(space, blocks, numbers, zeros)
+        units = [self._unit(block, batch) for block in blocks]
+        units, kept = self._without_kept(space, batch, units)
+        numbers = self._keep("pages", units)
+        self._ledger.add_pages(space, [unit.block for unit in units], numbers, zeros, kept)
+
+    def _unit(self, block: Block, batch: Batch) -> _Unit:
+        content = block.bytes_of(batch.data)
+        return _Unit(self._name(content), content, block)
+
+    def _without_kept(
+        self, space: tuple[str, int], batch: Batch, units: list[_Unit]
+    ) -> tuple[list[_Unit], list[Kept]]:
+        """The units with those cut down to what changed of which parts lie in the earlier
+        snapshot's chunks; and these parts."""
+        if self._earlier is None:
+            return units, []
+        unknown = self._ledger.unknown([unit.name for unit in units])
+        found = self._earlier.deltas(space, batch.data, [units[i].block for i in unknown])
+        deltas = {unknown[index]: delta for index, delta in found.items()}
+        rest = [unit for index, unit in enumerate(units) if index not in deltas]
+        new = [Block(delta.changed) for delta in deltas.values() if delta.changed]
+        kept = [part for delta in deltas.values() for part in delta.kept]
+        return rest + [self._unit(block, batch) for block in new], kept
 
     def _keep_file(self, name: str, data: bytes) -> None:
         view = memoryview(data)
         parts = [view[start : start + BLOCK] for start in range(0, len(data), BLOCK)]
-        self._ledger.add_file(name, len(data), self._keep("files", parts))
+        units = [_Unit(self._name(part), part) for part in parts]
+        self._ledger.add_file(name, len(data), self._keep("files", units))
 
-    def _keep(self, shelf: str, contents: Sequence[memoryview]) -> list[int]:
+    def _keep(self, shelf: str, units: Sequence[_Unit]) -> list[int]:
         """The numbers of the chunks; those that are new are put into a pack of that shelf."""
-        names = [self._name(content) for content in contents]
-        numbers, missing = self._ledger.claim(names)
+        numbers, missing = self._ledger.claim([unit.name for unit in units])
         if missing:
-            self._seal(shelf, [(numbers[i], names[i], contents[i]) for i in missing])
+            self._seal(shelf, [(numbers[i], units[i]) for i in missing])
         return numbers
 
-    def _seal(self, shelf: str, chunks: Sequence[tuple[int, bytes, memoryview]]) -> None:
+    def _seal(self, shelf: str, chunks: Sequence[tuple[int, _Unit]]) -> None:
         pack = self._take(shelf)
-        for number, name, content in chunks:
+        for number, (name, content, _) in chunks:
             if not pack.builder.fits(len(content)):
                 self._ship(pack)
                 pack = _OpenPack(self._buffers.take())
