@@ -66,15 +66,23 @@ def dump_arguments(
 
 
 def restore_arguments(
-    tools: Tools, images: Path, mounts: Sequence[Mount], *, root: str, pid_file: Path, log: Path
+    tools: Tools,
+    images: Path,
+    mounts: Sequence[Mount],
+    *,
+    root: str,
+    pid_file: Path,
+    log: Path,
+    lazy: bool = False,
 ) -> list[str]:
-    """CRIU's restore, detached, below `root` with the staged binds (pure)."""
+    """CRIU's restore, detached, below `root` with the staged binds (pure). `lazy`: memory that may
+    come later is left to whoever listens at `lazy-pages.socket` beside the images."""
     return [
         *tools.criu,
         *("restore", "-D", str(images), "-o", str(log), "-d", "--pidfile", str(pid_file)),
         # Memory of images that were read goes to the tree at once: half the peak, and on a virtual
         # machine memory that is new to it costs two seconds a GiB.
-        "--auto-dedup",
+        "--lazy-pages" if lazy else "--auto-dedup",
         *_BOTH,
         *("--root", root),
         *(word for m in mounts for word in ("--external", f"mnt[{m.key}]:{m.staging}")),

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from snapshot import proctree
 from snapshot.checkpoint import Checkpoint, Steps
 from snapshot.dump import mend
+from snapshot.filling import program
 from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed, Tools
 from snapshot.ports import Disconnect, OnStep, Repository
 from snapshot.refusals import (
@@ -20,13 +21,14 @@ from snapshot.refusals import (
     FreezeFailedError,
     SnapshotRefusedError,
 )
-from snapshot.restore import Restore
+from snapshot.restore import LazySource, Restore
 
 __all__ = [
     "CannotFreezeError",
     "CannotThawError",
     "FreezeFailedError",
     "Freezer",
+    "LazySource",
     "LocalFreezer",
     "SnapshotRefusedError",
 ]
@@ -72,11 +74,19 @@ class Freezer(Protocol):
 
 class LocalFreezer:
     """The Freezer of this machine, with CRIU. `gpu_libraries` is a folder in which NVIDIA's
-    libraries are looked for first."""
+    libraries are looked for first. With `lazy`, memory comes after the tree runs again."""
 
-    def __init__(self, tools: Tools, repository: Repository, *, gpu_libraries: str = "") -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        repository: Repository,
+        *,
+        gpu_libraries: str = "",
+        lazy: LazySource | None = None,
+    ) -> None:
         self._tools = tools
         self._repository = repository
+        self._lazy = lazy
         self._gpu_libraries = gpu_libraries
 
     async def inspect(self, process: Process) -> tuple[Blocker, ...]:
@@ -92,6 +102,9 @@ class LocalFreezer:
         disconnect: Disconnect,
         on_step: OnStep,
     ) -> Stored:
+        if program.is_filling(spec.directory):
+            # CRIU would dump what is there, say that all is well, and lose the rest.
+            raise FreezeFailedError("The session's memory is still arriving.", remedy="Try later.")
         steps = Steps(on_step)
         checkpoint = Checkpoint(
             self._tools, self._repository, spec, process, key, steps, self._gpu_libraries
@@ -105,6 +118,7 @@ class LocalFreezer:
             spec,
             Steps(on_step),
             gpu_libraries=self._gpu_libraries,
+            lazy=self._lazy,
         )
         return await restore.run(manifest_key)
 

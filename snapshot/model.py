@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +109,42 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a filling is: pages yet to come of `total` (0: not known yet), and why none come."""
+
+    remaining: int = 0
+    total: int = 0
+    trouble: str = ""
+
+
+class Filling(Protocol):
+    """The memory of a tree that runs while the rest of it arrives."""
+
+    @property
+    def progress(self) -> Progress: ...
+
+    async def until_filled(self) -> None:
+        """Return once everything is in place. Raises `FillingLostError`: the tree must be ended.
+        Cancelling stops only the waiting."""
+        ...
+
+    def close(self) -> None:
+        """Let go, once everything is in place or the tree is gone. May be repeated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Thawed:
-    """A restored tree: its first process, and what was found changed in the world meanwhile."""
+    """A restored tree: its first process, and what was found changed in the world meanwhile.
+
+    With `filling`, memory is still to come: the tree must not be frozen, and the snapshot stays the
+    current one. The caller closes it."""
 
     process: Process
     notes: tuple[str, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    filling: Filling | None = None
 
 
 @dataclass(frozen=True, slots=True)

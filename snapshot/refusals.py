@@ -4,7 +4,8 @@ SnapshotError
 ├── CannotFreezeError     something in the tree cannot be saved; nothing was touched
 ├── FreezeFailedError     tried and undone: the tree goes on as it was
 ├── CannotThawError       this machine cannot bring the snapshot back now; it is untouched
-└── SnapshotRefusedError  the snapshot is damaged or not authentic: CRIU never saw it
+├── SnapshotRefusedError  the snapshot is damaged or not authentic: CRIU never saw it
+└── FillingLostError      a thawed tree lacks memory that nobody can bring any more: end it
 """
 
 from __future__ import annotations
@@ -33,3 +34,7 @@ class CannotThawError(SnapshotError):
 
 class SnapshotRefusedError(SnapshotError):
     """The snapshot does not authenticate. It is kept for inspection and never given to CRIU."""
+
+
+class FillingLostError(SnapshotError):
+    """A tree lacks memory that nobody can bring any more. It must be ended; its snapshot is whole."""

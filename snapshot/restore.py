@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
-from collections.abc import Iterable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,8 +37,13 @@ from snapshot import (
 )
 from snapshot.checkpoint import Steps
 from snapshot.errors import SnapshotError, TamperedError
+from snapshot.filling import window
+from snapshot.filling.escrow import CRIU_SOCKET, Escrow
+from snapshot.filling.lazy import eager_part
+from snapshot.filling.program import Beginning, Spare
 from snapshot.gpu.thawing import BringingBack
-from snapshot.model import Process, SandboxSpec, Thawed, Tools
+from snapshot.layer_apply import apply as apply_layers
+from snapshot.model import Process, SandboxSpec, StoreSettings, Thawed, Tools
 from snapshot.ports import Repository, Snapshot
 from snapshot.refusals import CannotThawError, SnapshotRefusedError
 from snapshot.scratch import Scratch, scratch
@@ -50,6 +57,14 @@ START_FRESH = "Start a fresh session; the snapshot is kept."
 
 
 @dataclass(frozen=True, slots=True)
+class LazySource:
+    """What a filler needs: where snapshots are, and a process that waits to be one."""
+
+    settings: StoreSettings
+    spare: Spare | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Restore:
     """One thaw of one snapshot."""
 
@@ -58,12 +73,13 @@ class Restore:
     spec: SandboxSpec
     steps: Steps
     gpu_libraries: str = ""
+    lazy: LazySource | None = None
 
     async def run(self, manifest_key: str) -> Thawed:
         """Thaw. Raises `SnapshotRefusedError` or `CannotThawError`."""
         try:
             with scratch() as folder:
-                return await self._run(manifest_key, folder)
+                return await self._run_lazily(manifest_key, folder)
         except TamperedError as error:
             raise SnapshotRefusedError(error.message, remedy=START_FRESH) from error
         except (CannotThawError, SnapshotRefusedError):
@@ -78,7 +94,19 @@ class Restore:
         except (OSError, ValueError, sandbox.SandboxError) as error:
             raise CannotThawError(f"The session could not be brought back: {error}") from error
 
-    async def _run(self, manifest_key: str, folder: Scratch) -> Thawed:
+    async def _run_lazily(self, manifest_key: str, folder: Scratch) -> Thawed:
+        """With memory that comes later, where this machine can do that."""
+        if self.lazy is None or not window.is_possible():
+            return await self._run(manifest_key, folder, None)
+        beginning = Beginning(self.lazy.settings, manifest_key, str(self.spec.directory))
+        filling = Escrow.begin(beginning, self.lazy.spare)
+        try:
+            return await self._run(manifest_key, folder, filling)
+        except BaseException:
+            await asyncio.shield(filling.abandon())
+            raise
+
+    async def _run(self, manifest_key: str, folder: Scratch, filling: Escrow | None) -> Thawed:
         with self.steps.step("open"):
             snapshot = await asyncio.to_thread(self.repository.open, manifest_key)
             about = _record(snapshot)
@@ -87,15 +115,17 @@ class Restore:
             host_facts.refuse_unless_compatible(about.constraints, here)
             gpu.check()
         with self.steps.step("read"):
-            await asyncio.to_thread(lay_out, snapshot, folder)
+            await asyncio.to_thread(lay_out, snapshot, folder, lazy=filling is not None)
         with self.steps.step("adapt"):
-            order, notes = await asyncio.to_thread(self._prepare, snapshot, about, folder)
+            order, notes = await asyncio.to_thread(
+                self._prepare, snapshot, about, folder, filling is not None
+            )
         with self.steps.step("restore"):
-            process = await self._restore(order, folder)
+            process = await self._restore(order, folder, filling)
         if about.gpu:
             with self.steps.step("gpu"):
                 await self._bring_back(gpu, process)
-        return Thawed(process, notes, dict(self.steps.seconds), dict(snapshot.facts))
+        return Thawed(process, notes, dict(self.steps.seconds), dict(snapshot.facts), filling)
 
     async def _bring_back(self, gpu: BringingBack, process: Process) -> None:
         """The GPU state, or nothing is left of the tree."""
@@ -106,7 +136,7 @@ class Restore:
             raise
 
     def _prepare(
-        self, snapshot: Snapshot, about: record.TreeRecord, folder: Scratch
+        self, snapshot: Snapshot, about: record.TreeRecord, folder: Scratch, lazy: bool
     ) -> tuple[plan.LaunchOrder, tuple[str, ...]]:
         """Make this machine ready, and the images fit to it."""
         host = skeleton.look_at_host(self.spec)
@@ -114,7 +144,8 @@ class Restore:
         skeleton.build(self.spec, host, mounts)
         skeleton.install_init(self.spec, self.tools.init)
         skeleton.install_groups(self.spec, _known_groups(snapshot))
-        notes = self._adapt(snapshot, about, folder, mounts)
+        missing = apply_layers(about.layers, self.spec, mounts, snapshot.read_file)
+        notes = (*missing, *self._adapt(snapshot, about, folder, mounts))
         with contextlib.suppress(FileNotFoundError):
             self._pid_file().unlink()
         argv = criu.restore_arguments(
@@ -124,6 +155,7 @@ class Restore:
             root=f"{self.spec.directory}/root",
             pid_file=self._pid_file(),
             log=Path(self.spec.directory, criu.RESTORE_LOG),
+            lazy=lazy,
         )
         sandbox.record_mounts(self.spec, mounts)
         return plan.launch_order(self.spec, host, mounts, argv), notes
@@ -168,8 +200,26 @@ class Restore:
     def _pid_file(self) -> Path:
         return Path(self.spec.directory, PID_FILE)
 
-    async def _restore(self, order: plan.LaunchOrder, folder: Scratch) -> Process:
-        status = await _run_criu(order, folder, skeleton.restore_environment(self.spec))
+    async def _restore(
+        self, order: plan.LaunchOrder, folder: Scratch, filling: Escrow | None
+    ) -> Process:
+        environment = skeleton.restore_environment(self.spec)
+        if filling is None:
+            return await self._identify(await _run_criu(order, folder, environment))
+        with window.allowed():
+            async with _served(filling, folder):
+                launched = functools.partial(filling.restoring, pid_file=self._pid_file())
+                status = await _run_criu(order, folder, environment, launched)
+        process = await self._identify(status)
+        try:
+            filling.runs(process)
+        except OSError:
+            await sandbox.terminate(process, 0)
+            raise
+        return process
+
+    async def _identify(self, status: int) -> Process:
+        """The restored tree's first process, by CRIU's exit status and what it wrote."""
         pid = proc.read_text(str(self._pid_file())).strip()
         if status != 0 or not pid:
             said = await asyncio.to_thread(
@@ -177,6 +227,23 @@ class Restore:
             )
             raise CannotThawError(criu.explain(said), remedy=START_FRESH)
         return proc.identify(int(pid)) or Process(int(pid), 0)
+
+
+@contextlib.asynccontextmanager
+async def _served(filling: Escrow, folder: Scratch) -> AsyncIterator[None]:
+    """Take the userfaultfds that CRIU sends meanwhile."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with listener:
+        listener.bind(f"{folder.path}/{CRIU_SOCKET}")
+        listener.listen(1)
+        serving = asyncio.ensure_future(asyncio.to_thread(filling.serve_criu, listener))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            await asyncio.wait({serving})
+        serving.result()
 
 
 def _record(snapshot: Snapshot) -> record.TreeRecord:
@@ -188,22 +255,29 @@ def _record(snapshot: Snapshot) -> record.TreeRecord:
         ) from error
 
 
-def lay_out(snapshot: Snapshot, folder: Scratch) -> None:
-    """Write the images as CRIU expects them, except `files.img`. Raises what the snapshot does."""
+def lay_out(snapshot: Snapshot, folder: Scratch, *, lazy: bool = False) -> None:
+    """Write the images as CRIU expects them, except `files.img`. `lazy`: without the pages that
+    come later, nor any mention of them. Raises what the snapshot does."""
     names = [name for name in snapshot.file_names() if name.endswith(".img") and name != _FILES]
     memories = [name for name in names if name.startswith("pagemap-")]
+    names = [name for name in names if name not in memories]
     with ThreadPoolExecutor(READERS, thread_name_prefix="lay-out") as pool:
-        written = pool.map(lambda name: folder.write(name, revision.revised(name, snapshot.read_file(name))), names)
+        written = pool.map(
+            lambda name: folder.write(name, revision.revised(name, snapshot.read_file(name))), names
+        )
         # The pages are one after the other: each call reads in parallel by itself.
         for name in memories:
-            _lay_out_pages(snapshot, folder, name)
+            _lay_out_pages(snapshot, folder, name, lazy=lazy)
         for _ in written:
             pass
 
 
-def _lay_out_pages(snapshot: Snapshot, folder: Scratch, name: str) -> None:
+def _lay_out_pages(snapshot: Snapshot, folder: Scratch, name: str, *, lazy: bool) -> None:
     pagemap = images.read_pagemap(snapshot.read_file(name))
     kind, id = images.parse_pagemap_name(name)
+    if lazy and kind == "task":
+        pagemap = eager_part(pagemap)
+    folder.write(name, images.write_pagemap(pagemap))
     pages = folder.open(f"pages-{pagemap.pages_id}.img", os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         os.ftruncate(pages, pagemap.file_bytes())
@@ -235,7 +309,12 @@ def _device_changes(
     }
 
 
-async def _run_criu(order: plan.LaunchOrder, folder: Scratch, environment: dict[str, str]) -> int:
+async def _run_criu(
+    order: plan.LaunchOrder,
+    folder: Scratch,
+    environment: dict[str, str],
+    launched: Callable[[int], None] = lambda pid: None,
+) -> int:
     """CRIU's exit status. Whatever it left half-built is ended when it does not succeed."""
     launcher = await asyncio.create_subprocess_exec(
         *programs.launcher("restore"),
@@ -248,6 +327,7 @@ async def _run_criu(order: plan.LaunchOrder, folder: Scratch, environment: dict[
     )
     status = -1
     try:
+        launched(launcher.pid)
         async with asyncio.timeout(RESTORE_SECONDS):
             await launcher.communicate(_json(order))
         status = launcher.returncode if launcher.returncode is not None else -1

@@ -21,9 +21,10 @@ from typing import Any
 
 from hub_config.paths import DEFAULT_STATE, StateFolder
 from snapshot import linux, network, sandbox
-from snapshot.freezer import LocalFreezer
+from snapshot.freezer import LazySource, LocalFreezer
 from snapshot.model import (
     Bind,
+    Filling,
     Identity,
     NetworkSpec,
     Process,
@@ -64,8 +65,10 @@ class Box:
     spec: SandboxSpec
     tools: Tools
     repository: Repository
+    settings: StoreSettings
     started: list[Process] = field(default_factory=list)
     links: list[network.Link] = field(default_factory=list)
+    fillings: list[Filling] = field(default_factory=list)
     sequence: int = 0
 
     @property
@@ -74,7 +77,7 @@ class Box:
 
     @property
     def freezer(self) -> LocalFreezer:
-        return LocalFreezer(self.tools, self.repository)
+        return LocalFreezer(self.tools, self.repository, lazy=LazySource(self.settings))
 
     @property
     def process(self) -> Process:
@@ -111,6 +114,7 @@ class Box:
 
     async def freeze(self, freezer: LocalFreezer | None = None) -> Stored:
         """Freeze the newest tree under the next sequence number."""
+        await self.filled()
         self.sequence += 1
         key = SnapshotKey("alice", self.spec.directory.name, 1, self.sequence)
         return await (freezer or self.freezer).freeze(
@@ -128,7 +132,16 @@ class Box:
             self.spec, stored.manifest, on_step=lambda name, seconds: None
         )
         self.started.append(thawed.process)
+        if thawed.filling is not None:
+            self.fillings.append(thawed.filling)
         return thawed
+
+    async def filled(self) -> None:
+        """Wait until all memory of the newest tree is there."""
+        for filling in self.fillings:
+            await filling.until_filled()
+            filling.close()
+        self.fillings.clear()
 
     async def clean_up(self) -> None:
         """End what was started here, and nothing else."""
@@ -137,6 +150,8 @@ class Box:
         for process in self.started:
             if sandbox.is_alive(process):
                 await sandbox.terminate(process, 0)
+        for filling in self.fillings:
+            filling.close()
 
 
 def make_box(folder: Path, *, number: int = 0) -> Box:
@@ -166,7 +181,7 @@ def existing_box(folder: Path, *, number: int = 0) -> Box:
     settings = StoreSettings(
         "directory", str(folder / "store"), keys_directory=str(folder / "keys")
     )
-    return Box(folder, spec, installed_tools(), open_repository(settings))
+    return Box(folder, spec, installed_tools(), open_repository(settings), settings)
 
 
 @asynccontextmanager

@@ -1,0 +1,5 @@
+"""`python -m snapshot.filling`: see `program`."""
+
+from snapshot.filling.program import main
+
+main()

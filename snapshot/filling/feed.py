@@ -1,0 +1,174 @@
+"""In which order pages are brought: what somebody waits for, then the working set, then the rest.
+
+Threads of two kinds: some only answer faults, so that nobody waits behind a download; the others
+answer faults first too. Reading that fails is tried again for ever: memory that has not come keeps
+its task waiting, and there is nothing else to give it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from snapshot.errors import SnapshotError
+from snapshot.filling.territory import BLOCK, Layout, Space
+from snapshot.images import PAGE
+from snapshot.orders import Order, Sink
+from snapshot.reader import FETCHERS, Snapshot
+
+_log = logging.getLogger(__name__)
+
+NEIGHBOURS = 4
+"""Blocks brought for a fault: the one it lies in, and those that follow."""
+
+URGENT_THREADS, WARM_THREADS = 2, 2
+SLICE_PAGES = 2**16
+RETRY_SECONDS = 1.0
+
+
+class Feed:
+    """Brings the pages of one layout to `sink` (bytes, and the first page's number in bytes)."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        layout: Layout,
+        sink: Sink,
+        zeros: Callable[[int, int], None],
+    ) -> None:
+        self._snapshot, self._layout, self._sink, self._zeros = snapshot, layout, sink, zeros
+        self.trouble = ""
+        """Why pages do not come now, in words for people; empty if they do."""
+        self._faults: deque[int] = deque()
+        self._asked: set[int] = set()
+        self._needed: list[int] = []
+        self._rest: Iterator[Callable[[], None]] = iter(())
+        self._news = threading.Condition()
+        self._planning = threading.Lock()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begin to answer faults."""
+        self._employ(URGENT_THREADS, self._answer)
+
+    def go(self, working_set: Sequence[int]) -> None:
+        """Begin to bring everything; `working_set` are blocks (page number // `BLOCK`) in the order
+        in which they are needed."""
+        self._rest = self._background(working_set)
+        self._employ(WARM_THREADS if self._is_here() else FETCHERS, self._bring_rest)
+
+    def _employ(self, count: int, work: Callable[[], None]) -> None:
+        for _ in range(count):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+
+    def want(self, page: int) -> None:
+        """Somebody waits for a page. Never blocks."""
+        block = page // BLOCK
+        with self._news:
+            if block in self._asked:
+                return
+            self._asked.add(block)
+            self._faults.append(block)
+            self._needed.append(block)
+            self._news.notify()
+
+    def needed(self) -> list[int]:
+        """The blocks that were asked for, in that order, each once."""
+        with self._news:
+            return list(dict.fromkeys(self._needed))
+
+    def close(self) -> None:
+        """Stop after what is at work now."""
+        with self._news:
+            self._is_closed = True
+            self._news.notify_all()
+
+    def _is_here(self) -> bool:
+        for space in self._layout.spaces:
+            runs = self._layout.runs(space)
+            plan = self._snapshot.plan(space.kind, space.id, runs[len(runs) // 2 :][:1])
+            if any(not self._snapshot.is_cached(order) for order in plan):
+                return False
+        return True
+
+    def _answer(self) -> None:
+        """What a thread does that only answers faults."""
+        while not self._is_closed:
+            with self._news:
+                self._news.wait_for(lambda: self._faults or self._is_closed)
+            self._answer_one()
+
+    def _bring_rest(self) -> None:
+        """What the others do: faults first, then the next piece of the rest."""
+        while not self._is_closed:
+            if self._answer_one():
+                continue
+            with self._planning:
+                job = next(self._rest, None)
+            if job is None:
+                return
+            self._insist(job)
+
+    def _answer_one(self) -> bool:
+        """Bring what somebody waits for, if anybody does."""
+        try:
+            block = self._faults.popleft()
+        except IndexError:
+            return False
+        self._insist(lambda: self._bring_block(block))
+        return True
+
+    def _insist(self, job: Callable[[], None]) -> None:
+        """Do it, however long it takes."""
+        while not self._is_closed:
+            try:
+                job()
+                return
+            except (SnapshotError, OSError) as error:
+                _log.warning("pages do not come: %s", error)
+                self.trouble = str(error)
+                with self._news:
+                    self._news.wait_for(lambda: self._is_closed, RETRY_SECONDS)
+
+    def _bring_block(self, block: int) -> None:
+        first = block * BLOCK
+        space, _ = self._layout.locate(first)
+        stop = min(first + BLOCK * NEIGHBOURS, space.stop)
+        self._bring(space, max(first, space.base), stop)
+        with self._news:
+            self._asked.discard(block)
+
+    def _bring(self, space: Space, first: int, stop: int) -> None:
+        for order in self._plan(space, first, stop):
+            self._read(order)
+
+    def _plan(self, space: Space, first: int, stop: int) -> list[Order]:
+        """What to read for pages of one space; zero pages are put in place at once."""
+        runs = list(_between(space, first, stop))
+        for target, length in self._snapshot.zeros(space.kind, space.id, runs):
+            self._zeros(target // PAGE, length // PAGE)
+        return self._snapshot.plan(space.kind, space.id, runs)
+
+    def _read(self, order: Order) -> None:
+        self._snapshot.read(order, self._sink)
+        self.trouble = ""
+
+    def _background(self, working_set: Sequence[int]) -> Iterator[Callable[[], None]]:
+        for block in working_set:
+            if self._layout.pages > block * BLOCK:
+                yield lambda block=block: self._bring_block(block)  # type: ignore[misc]
+        for space in self._layout.spaces:
+            for first in range(space.base, space.stop, SLICE_PAGES):
+                for order in self._plan(space, first, min(first + SLICE_PAGES, space.stop)):
+                    yield lambda order=order: self._read(order)  # type: ignore[misc]
+
+
+def _between(space: Space, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """(address, pages, target) of the pages of a space that lie between."""
+    for segment in space.segments:
+        low = max(first, segment.first)
+        high = min(stop, segment.first + (segment.end - segment.start) // PAGE)
+        if low < high:
+            yield segment.start + (low - segment.first) * PAGE, high - low, low * PAGE

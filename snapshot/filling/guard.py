@@ -1,0 +1,76 @@
+"""The last holder: keeps a tree's userfaultfds, and ends the tree when nobody else does any more.
+
+While one process has a descriptor open, a task that touches memory which has not come waits. With
+the last one closed it would read zeros and go on. So this one waits for the others: a message
+`done` ends it quietly, the end of its socket means that supervisor and filler are gone, and it ends
+the tree before it lets go. It does nothing else, so that nothing else can end it.
+
+It runs in a bare interpreter: `guard.argv()` with its socket as standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from snapshot import proc
+from snapshot.filling import wire
+
+_SOURCE = str(Path(__file__).resolve().parent.parent.parent)
+
+
+def argv() -> tuple[str, ...]:
+    """How to start it, in an interpreter that loads nothing it can spare."""
+    start = f"import sys; sys.path.insert(0, {_SOURCE!r}); from snapshot.filling.guard import main"
+    return (sys.executable, "-I", "-S", "-c", f"{start}; main()")
+
+
+def main() -> None:
+    """Entry point."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    watch(socket.socket(fileno=os.dup(0)))
+
+
+def watch(sock: socket.socket) -> None:
+    """Hold what is sent, until it is done or everybody else is gone."""
+    held: dict[int, int] = {}
+    tree, criu, pid_file = -1, 0, ""
+    while (received := wire.receive(sock)) is not None:
+        message, descriptors = received
+        match message["is"]:
+            case "done":
+                return
+            case "hold":
+                held[message["number"]] = descriptors[0]
+            case "drop":
+                os.close(held.pop(message["number"]))
+            case "tree":
+                (tree,) = descriptors
+            case "restoring":
+                criu, pid_file = message["pid"], message["pid_file"]
+    for each in (tree,) if tree >= 0 else _roots(criu, pid_file):
+        end(each)
+
+
+def end(tree: int) -> None:
+    """Kill the tree's first process (a pidfd), and with it its PID namespace; wait until it ended."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(tree, signal.SIGKILL)
+        select.select([tree], [], [])
+
+
+def _roots(criu: int, pid_file: str) -> list[int]:
+    """Pidfds of the tree that a restore has made, or of CRIU and what it is making: the supervisor
+    ended before it could say which it is."""
+    written = proc.read_text(pid_file).strip()
+    found = []
+    for pid in [int(written)] if written else [criu, *proc.children(criu)]:
+        with contextlib.suppress(ProcessLookupError):
+            found.append(os.pidfd_open(pid))
+    return found

@@ -1,0 +1,159 @@
+"""The filler as a program: it is told over its socket what to do, and does it to the end.
+
+Program `python -m snapshot.filling` with a socket as standard input. A supervisor that waits with
+everything imported keeps a fork of itself for this (`Spare`), because the imports take longer than
+a resume should.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from snapshot.errors import SnapshotError
+from snapshot.filling import lazy, wire
+from snapshot.filling.filler import Filler, FillOrder, Held, Links
+from snapshot.filling.journal import Journal
+from snapshot.model import StoreSettings
+from snapshot.repository import open_repository
+
+LOG_FILE = "filler.log"
+MARKER_FILE = "filling"
+SWITCH_SECONDS = 0.0005
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The first message: which snapshot, and the folder of the sandbox."""
+
+    settings: StoreSettings
+    manifest: str
+    directory: str
+
+    def to_message(self) -> dict[str, Any]:
+        return {"is": "begin", **asdict(self)}
+
+
+def is_filling(directory: Path) -> bool:
+    """Whether the tree of a sandbox's folder still lacks memory."""
+    return (directory / MARKER_FILE).exists()
+
+
+def main() -> None:
+    """Entry point."""
+    try:
+        serve(socket.socket(fileno=os.dup(0)))
+    finally:
+        os._exit(0)  # threads that wait for the store must not keep us
+
+
+def serve(sock: socket.socket) -> None:
+    """Be the filler that `sock` asks for. Returns when there is nothing left to do."""
+    received = wire.receive(sock)
+    if received is None:
+        return
+    message, (journal, guard) = received
+    settings = StoreSettings(**message["settings"])
+    beginning = Beginning(settings, message["manifest"], message["directory"])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    _open_log(Path(beginning.directory))
+    links = Links(sock, socket.socket(fileno=guard))
+    try:
+        _fill(beginning, Journal(journal), links, _held(sock, message.get("held", 0)))
+    except (SnapshotError, OSError, ValueError) as error:
+        _log.exception("the filler ends")
+        links.tell({"is": "failed", "why": str(error)})
+
+
+def _fill(beginning: Beginning, journal: Journal, links: Links, held: list[Held]) -> None:
+    snapshot = open_repository(beginning.settings).open(beginning.manifest)
+    layout = lazy.read_layout(snapshot)
+    earlier = lazy.read_working_set(snapshot, layout)
+    directory = Path(beginning.directory)
+    filler = Filler(FillOrder(layout, directory, earlier), snapshot, journal, links)
+    if held:
+        filler.take_over(held)
+    if filler.run():
+        working_set = lazy.write_working_set(layout, filler.needed(), earlier)
+        _keep(directory / lazy.WORKING_SET_FILE, working_set)
+        (directory / MARKER_FILE).unlink(missing_ok=True)
+        links.tell_guard({"is": "done"})
+        links.tell({"is": "filled"})
+        _log.info("everything is in place: %d pages", layout.lazy_pages)
+
+
+def _held(sock: socket.socket, count: int) -> list[Held]:
+    """What a predecessor held, one message each."""
+    found = []
+    for _ in range(count):
+        received = wire.receive(sock)
+        if received is None:
+            break
+        message, descriptors = received
+        descriptor = descriptors[0] if descriptors else -1
+        found.append(Held(message["number"], message["task"], descriptor))
+    return found
+
+
+def _keep(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name}")
+    part.write_bytes(content)
+    part.rename(path)
+
+
+def _open_log(directory: Path) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    stream = os.fdopen(os.open(directory / LOG_FILE, flags, 0o600), "a", buffering=1)
+    faulthandler.register(signal.SIGUSR2, stream)  # says where it is, if it ever hangs
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    for chatty in ("botocore", "boto3", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class Spare:
+    """A fork of this process that waits to be a filler. Make it while there is one thread.
+
+    It ends with this process, unless it has been taken.
+    """
+
+    def __init__(self) -> None:
+        ours, there = wire.pair()
+        self._sock: socket.socket | None = ours
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            os.setsid()
+            try:
+                serve(there)
+            finally:
+                os._exit(0)
+        there.close()
+
+    def take(self) -> socket.socket | None:
+        """Its socket, once."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            wait = threading.Thread(target=os.waitpid, args=(self.pid, 0), daemon=True)
+            wait.start()
+        return sock
+
+    def dismiss(self) -> None:
+        """It is not needed. Nothing happens if it was taken."""
+        if (sock := self.take()) is not None:
+            sock.close()
