@@ -22,6 +22,7 @@ from snapshot import (
     criu,
     host_facts,
     images,
+    layer,
     network,
     pageserver,
     pins,
@@ -184,6 +185,7 @@ class Checkpoint:
         names = scratch_folder.file_names()
         for name in names:
             writer.add_file(name, scratch_folder.read(name))
+        layers = layer.capture(self.spec, mounts, writer)
         held = self._hold_files(scratch_folder, names, mounts)
         space = pins.Namespace(self.spec, mounts)
         for pin in held:
@@ -199,6 +201,7 @@ class Checkpoint:
             closed=closed,
             constraints=host_facts.constraints(self.spec, _criu_version(self.spec)),
             timings=dict(self.steps.seconds),
+            layers=layers,
         )
 
     def _about_gpu(

@@ -8,7 +8,7 @@ layer of any size passes through little memory.
 
 Kept: content, holes, owners, modes, modification times, user attributes and ACLs, symbolic and hard
 links, named pipes, and what was removed. Not kept: sockets (those of running programs come back with
-them), devices, what is mounted below, access times, file capabilities.
+them), devices, what is mounted below, access times, file capabilities, and the numbers of files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from snapshot.ports import SnapshotWriter
 from snapshot.tree import Changes, Entry, Item, Run, Tree, difference, to_line
 from snapshot.tree_scan import MOUNTED, opened, scan
 
-__all__ = ["PART", "LayerError", "LayerRecord", "capture", "notes"]
+__all__ = ["PART", "LayerError", "LayerRecord", "capture", "notes", "readable"]
 
 PART = 4 * 2**20
 """Bytes of one part. The writer holds a few of them."""
@@ -220,7 +220,7 @@ def _summary(left_out: Mapping[str, str]) -> tuple[str, ...]:
     counted = Counter(why for why in left_out.values() if why in _COUNTED)
     named = sorted(path for path, why in left_out.items() if why not in _COUNTED)
     lines = [f"{count} {_COUNTED[why]}" for why, count in sorted(counted.items())]
-    lines += [f"{_readable(path)} ({left_out[path]})" for path in named[:NAMED]]
+    lines += [f"{readable(path)} ({left_out[path]})" for path in named[:NAMED]]
     if len(named) > NAMED:
         lines.append(f"{len(named) - NAMED} more")
     return tuple(lines)
@@ -232,7 +232,7 @@ _COUNTED = {
 }
 
 
-def _readable(path: str) -> str:
+def readable(path: str) -> str:
     """A name that a program inside chose, for people: printable, and not too long."""
     shown = "".join(c if c.isprintable() else "?" for c in path)
     return shown if len(shown) <= 80 else f"…{shown[-79:]}"

@@ -17,10 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from snapshot.errors import TamperedError
-from snapshot.layer import LayerRecord
+from snapshot.layer import LayerRecord, notes, readable
 from snapshot.layer_base import begin, opened_folder, told
 from snapshot.model import SandboxSpec
+from snapshot.pins import Namespace
 from snapshot.plan import Mount
+from snapshot.record import TreeRecord
 from snapshot.tree import Attributes, Item, Run, from_line
 from snapshot.tree_scan import attributes_of, opened
 
@@ -28,8 +30,37 @@ AHEAD = 4
 """Parts that are read while earlier ones are written."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_SQLITE = b"SQLite format 3\0"
 
 ReadFile = Callable[[str], bytes]
+
+
+def put_back(
+    about: TreeRecord, spec: SandboxSpec, mounts: Sequence[Mount], read_file: ReadFile
+) -> tuple[str, ...]:
+    """Apply all layers of a snapshot; returns what the user should know. Raises as `apply`."""
+    apply(about.layers, spec, mounts, read_file)
+    return (*notes(about.layers), *_databases(about, Namespace(spec, mounts)))
+
+
+def _databases(about: TreeRecord, space: Namespace) -> Iterator[str]:
+    """SQLite remembers the number of its file, which is another one now, and then only reads."""
+    folders = tuple(f"{record.folder.rstrip('/')}/" for record in about.layers)
+    for name in sorted({pin.name for pin in about.pins if pin.name.startswith(folders)}):
+        with contextlib.suppress(OSError):
+            if _begins_with(space, name, _SQLITE):
+                yield f"{readable(name)} can only be read until the program opens it again."
+
+
+def _begins_with(space: Namespace, name: str, magic: bytes) -> bool:
+    place = space.open(name)
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            return False
+        with open(f"/proc/self/fd/{place}", "rb", buffering=0) as handle:
+            return handle.read(len(magic)) == magic
+    finally:
+        os.close(place)
 
 
 def apply(

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from snapshot.gpu.model import GpuRecord
+from snapshot.layer import LayerRecord
 from snapshot.pins import Pin
 from snapshot.plan import Mount
 
@@ -19,7 +20,8 @@ from snapshot.plan import Mount
 class TreeRecord:
     """`pins` are the files held on to at this freeze, in the folder `pin_folder`. `closed` are the
     far ends of connections to outside that the freeze closed. `constraints` tell which machines
-    can thaw it; `timings` are seconds per step; `gpu` is there if programs had GPU state."""
+    can thaw it; `timings` are seconds per step; `gpu` is there if programs had GPU state,
+    `layers` say which folders' files travel in the snapshot."""
 
     criu: str
     inner_root: int
@@ -31,6 +33,7 @@ class TreeRecord:
     constraints: dict[str, str] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     gpu: GpuRecord | None = None
+    layers: tuple[LayerRecord, ...] = ()
 
 
 _ADAPTER = TypeAdapter(TreeRecord)

@@ -25,6 +25,7 @@ from snapshot import (
     groups,
     host_facts,
     images,
+    layer_apply,
     pins,
     plan,
     proc,
@@ -42,7 +43,6 @@ from snapshot.filling.escrow import CRIU_SOCKET, Escrow
 from snapshot.filling.lazy import eager_part
 from snapshot.filling.program import Beginning, Spare
 from snapshot.gpu.thawing import BringingBack
-from snapshot.layer_apply import apply as apply_layers
 from snapshot.model import Process, SandboxSpec, StoreSettings, Thawed, Tools
 from snapshot.ports import Repository, Snapshot
 from snapshot.refusals import CannotThawError, SnapshotRefusedError
@@ -144,8 +144,8 @@ class Restore:
         skeleton.build(self.spec, host, mounts)
         skeleton.install_init(self.spec, self.tools.init)
         skeleton.install_groups(self.spec, _known_groups(snapshot))
-        missing = apply_layers(about.layers, self.spec, mounts, snapshot.read_file)
-        notes = (*missing, *self._adapt(snapshot, about, folder, mounts))
+        files = layer_apply.put_back(about, self.spec, mounts, snapshot.read_file)
+        notes = (*files, *self._adapt(snapshot, about, folder, mounts))
         with contextlib.suppress(FileNotFoundError):
             self._pid_file().unlink()
         argv = criu.restore_arguments(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from snapshot import plan, proc, programs, skeleton
+from snapshot import layer_base, plan, proc, programs, skeleton
 from snapshot.model import Process, SandboxSpec, Tools
 
 LAUNCH_SECONDS = 20.0
@@ -44,7 +44,8 @@ async def start(spec: SandboxSpec, tools: Tools) -> Process:
         skeleton.install_init(spec, tools.init)
         _forget_exit(spec)
         record_mounts(spec, mounts)
-    except (OSError, ValueError) as error:
+        await asyncio.to_thread(layer_base.begin, spec, mounts)
+    except (OSError, ValueError, layer_base.LayerError) as error:
         raise SandboxError(f"The sandbox could not be built: {error}") from error
     order = plan.launch_order(spec, host, mounts, plan.command(spec, tools.init))
     pid = await _launch(order)
