@@ -32,7 +32,6 @@ from snapshot.errors import (
     SnapshotError,
     StoreUnavailableError,
 )
-from snapshot.model import SnapshotKey
 from snapshot.names import (
     collect_key,
     collect_prefix,
@@ -43,6 +42,7 @@ from snapshot.names import (
 )
 from snapshot.removal import Mark, marks
 from snapshot.repository import Repository
+from snapshot.retention import Manifest
 from snapshot.stores.base import Store
 
 log = logging.getLogger(__name__)
@@ -54,16 +54,6 @@ _ROOTS = ("packs/", "manifests/", "collected/", "removed/")
 
 class ClockError(SnapshotError):
     """This machine's clock and the store's disagree: nothing may be called old here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What collection needs to know of a snapshot."""
-
-    name: str
-    key: SnapshotKey
-    created_at: float
-    packs: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +214,9 @@ def check_clock(store: Store, now: float) -> None:
 
 def _manifest(repository: Repository, name: str) -> Manifest:
     snapshot = repository.open(name)
-    packs = frozenset(pack.id for pack in snapshot.body.packs)
-    return Manifest(name, snapshot.key, snapshot.stored.created_at, packs)
+    key, packs = snapshot.key, frozenset(pack.id for pack in snapshot.body.packs)
+    order = (key.epoch, key.sequence)
+    return Manifest(name, key.owner, key.session, order, snapshot.stored.created_at, packs)
 
 
 def _remembered(store: Store, owner: str) -> tuple[int, dict[str, float]]:

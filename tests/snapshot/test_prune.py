@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from snapshot.errors import StoreUnavailableError
-from snapshot.model import SnapshotKey
 from snapshot.prune import (
     ClockError,
     Inventory,
-    Manifest,
     Plan,
     check_clock,
     collect,
@@ -21,6 +19,7 @@ from snapshot.prune import (
     plan,
 )
 from snapshot.removal import Mark
+from snapshot.retention import Manifest
 from snapshot.stores.directory import DirectoryStore
 from tests.builders.s3 import S3Server, s3_server
 from tests.builders.snapshots import Memory, key, load, repository, save
@@ -35,8 +34,7 @@ DAY = 86400.0
 
 def manifest(sequence: int, packs: str, *, session: str = "s") -> Manifest:
     """One that needs the packs named by letters."""
-    snapshot_key = SnapshotKey("ada", session, 1, sequence)
-    return Manifest(f"{session}{sequence}", snapshot_key, 0.0, frozenset(packs))
+    return Manifest(f"{session}{sequence}", "ada", session, (1, sequence), 0.0, frozenset(packs))
 
 
 def decide(
