@@ -104,6 +104,11 @@ def children(pid: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def threads(pid: int) -> tuple[int, ...]:
+    """The ids of all threads of a process, itself among them; empty once it is gone."""
+    return tuple(map(int, _names(f"/proc/{pid}/task")))
+
+
 def arguments(pid: int) -> tuple[str, ...]:
     """The argument vector, empty for a zombie or a process that is gone."""
     text = read_text(f"/proc/{pid}/cmdline")

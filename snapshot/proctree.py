@@ -1,91 +1,76 @@
-"""Can this tree be frozen, and if not, why? Looks only at /proc; no program notices.
+"""Can this tree be suspended, and if not, why?
 
-What is named here would make CRIU refuse the tree after it has been stopped; finding it before
-costs the user nothing and can be said in plain words. What is not found here, CRIU still refuses.
+`examine` and `inspect` only read (/proc, and the kernel's table of UNIX sockets): no program notices,
+and they may be called every minute. `inspect_stopped` and `try_freeze` stop the tree for some
+milliseconds (see `inspection.stopping`): right before a dump, and when somebody asked for it.
+
+What is named here would make CRIU refuse the tree after it has been stopped, or would keep it from
+ever coming back; finding it before costs the user nothing and can be said in plain words. What is not
+found here, CRIU may still refuse.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from snapshot import proc
+from snapshot import criu
 from snapshot.gpu import devices
+from snapshot.inspection import rules, tree
+from snapshot.inspection.stopping import Stopped, while_stopped
+from snapshot.inspection.verdict import Rates, Verdict, weigh
 from snapshot.model import Blocker, Process
 
-_HANDLES = {
-    "anon_inode:[io_uring]": "io_uring (fast disk access)",
-    "anon_inode:[userfaultfd]": "a memory fault handler",
-    "anon_inode:[perf_event]": "a performance counter",
-    "anon_inode:kvm-vm": "a virtual machine",
-    "anon_inode:bpf-prog": "a kernel filter program",
-}
-_SAVABLE_DEVICES = frozenset({"null", "zero", "full", "random", "urandom", "tty", "ptmx"})
+__all__ = ["Rates", "Trial", "Verdict", "examine", "inspect", "inspect_stopped", "try_freeze"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A test freeze: the verdict, and how many threads stood still for how many seconds."""
+
+    verdict: Verdict
+    threads: int
+    seconds: float
+
+
+def examine(
+    process: Process, *, gpu_saved: bool | None = None, rates: Rates | None = None
+) -> Verdict:
+    """The whole verdict on the tree of this first process: what is in the way, and what a suspend
+    would cost. Stops nothing.
+
+    `gpu_saved`: NVIDIA devices are looked after by somebody else; None: if the driver here can.
+    Blockers carry the process numbers that the session itself sees.
+    """
+    saved = devices.driver_saves_memory() if gpu_saved is None else gpu_saved
+    found = tree.read(process)
+    if found is None:
+        return Verdict((Blocker(process.pid, "session", "its processes have ended"),))
+    blockers = rules.judge(found, ghost_bytes=criu.GHOST_BYTES, gpu_saved=saved)
+    return weigh(found, blockers, rates)
 
 
 def inspect(process: Process, *, gpu_saved: bool | None = None) -> tuple[Blocker, ...]:
-    """Everything found that keeps the tree of this first process from being frozen.
-
-    `gpu_saved`: NVIDIA devices are looked after by somebody else; None: if the driver here can.
-    """
-    saved = devices.driver_saves_memory() if gpu_saved is None else gpu_saved
-    members = proc.members(process)
-    if not members:
-        return (Blocker(process.pid, "session", "its processes have ended"),)
-    return tuple(blocker for member in members for blocker in _blockers(member.pid, saved))
+    """What is in the way, as `examine` finds it. Stops nothing."""
+    return examine(process, gpu_saved=gpu_saved).blockers
 
 
-def _blockers(pid: int, gpu_saved: bool) -> Iterator[Blocker]:
-    name = proc.command(pid)
-    if tracer := _traced_by(pid):
-        what = f"it is being traced by process {tracer}"
-        yield Blocker(pid, name, what, "End the debugger or tracer first.")
-    for what in sorted(set(_unsavable_handles(pid, gpu_saved))):
-        yield Blocker(pid, name, f"it holds {what}", "Close it, or end this program.")
-    if device := _mapped_device(pid, gpu_saved):
-        what = f"it uses memory of the device {device}"
-        yield Blocker(pid, name, what, "End this program or let it release the device.")
+def inspect_stopped(process: Process, *, gpu_saved: bool | None = None) -> tuple[Blocker, ...]:
+    """The same of the stopped tree, with what only that tells. The tree runs on afterwards."""
+    return try_freeze(process, gpu_saved=gpu_saved).verdict.blockers
 
 
-def _traced_by(pid: int) -> int:
-    for line in proc.read_text(f"/proc/{pid}/status").splitlines():
-        if line.startswith("TracerPid:"):
-            return int(line.split()[1])
-    return 0
+def try_freeze(
+    process: Process, *, gpu_saved: bool | None = None, rates: Rates | None = None
+) -> Trial:
+    """Stop the tree, examine it, let it go on."""
+    stopped, verdict = while_stopped(
+        process, lambda: examine(process, gpu_saved=gpu_saved, rates=rates)
+    )
+    blockers = (*_news(stopped, verdict), *verdict.blockers)
+    return Trial(replace(verdict, blockers=blockers), stopped.threads, stopped.seconds)
 
 
-def _unsavable_handles(pid: int, gpu_saved: bool) -> Iterator[str]:
-    for target in _descriptors(pid):
-        if target in _HANDLES:
-            yield _HANDLES[target]
-        elif target.startswith("/dev/") and _is_foreign_device(target, gpu_saved):
-            yield f"the device {target}"
-
-
-def _is_foreign_device(path: str, gpu_saved: bool) -> bool:
-    if gpu_saved and devices.is_drivers(path):
-        return False
-    name = path.removeprefix("/dev/").removesuffix(" (deleted)")
-    return name not in _SAVABLE_DEVICES and not name.startswith(("pts/", "shm/"))
-
-
-def _descriptors(pid: int) -> Iterator[str]:
-    folder = f"/proc/{pid}/fd"
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        try:
-            yield os.readlink(f"{folder}/{name}")
-        except OSError:
-            continue
-
-
-def _mapped_device(pid: int, gpu_saved: bool) -> str:
-    """The first mapping of device memory, which cannot be read back."""
-    for line in proc.read_text(f"/proc/{pid}/maps").splitlines():
-        path = line[73:] if len(line) > 73 else ""
-        if path.startswith("/dev/") and _is_foreign_device(path, gpu_saved):
-            return path
-    return ""
+def _news(stopped: Stopped, verdict: Verdict) -> list[Blocker]:
+    """Blockers of the stop, without those of programs that are known to be traced."""
+    told = {blocker.pid for blocker in verdict.blockers}
+    return [blocker for blocker in stopped.blockers if blocker.pid not in told]
