@@ -10,6 +10,7 @@ import typer
 from hub_config.commands.errors import FAILED, CommandError
 from hub_config.commands.names import display_name
 from hub_config.commands.output import moment, print_json, print_table
+from hub_config.commands.snapshots_compat import list_stranded
 from hub_config.commands.store import in_use, repository_here
 from scheduler_bridge.model.workload import Workload
 from snapshot.errors import SnapshotError
@@ -23,6 +24,7 @@ Owner = Annotated[str, typer.Option("--user", help="Only snapshots of this user.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 app = typer.Typer(help="Snapshots in the store.", no_args_is_help=True)
+app.command("compat")(list_stranded)
 
 
 def register(parent: typer.Typer) -> None:
