@@ -105,7 +105,9 @@ class Checkpoint:
             raise FreezeFailedError(str(error)) from error
 
     async def _inspect(self, gpu: Taking) -> None:
-        blockers = await asyncio.to_thread(proctree.inspect, self.process, gpu_saved=gpu.in_charge)
+        blockers = await asyncio.to_thread(
+            proctree.inspect_stopped, self.process, gpu_saved=gpu.in_charge
+        )
         blockers = (*skeleton.closed_folders(self.spec, self.process), *blockers)
         if blockers := blockers or await gpu.look():
             raise CannotFreezeError(blockers)

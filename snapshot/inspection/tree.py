@@ -133,10 +133,16 @@ def _process(pid: int, around: Surroundings, mapped: Mapped) -> ProcessFacts:
     return ProcessFacts(
         pid=inner_pid(status),
         command=proc.command(pid),
-        tracer=int(_field(status, "TracerPid", "0")),
+        tracer=_tracer(status),
         own_namespaces=frozenset(_own(pid, around.namespaces)),
         held=held,
     )
+
+
+def _tracer(status: str) -> int:
+    """Who traces a process, 0 for nobody, or for ourselves (see `stopping`)."""
+    tracer = int(_field(status, "TracerPid", "0"))
+    return tracer if tracer and tracer not in proc.threads(os.getpid()) else 0
 
 
 def _namespaces(pid: int) -> frozenset[str]:
