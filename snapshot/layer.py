@@ -35,6 +35,9 @@ PART = 4 * 2**20
 ALONE = 2**20
 """A file of this size begins a part of its own, so that it is found again in the next snapshot."""
 
+SMALL_HOLE = 2**16
+"""Holes below this are stored as zeros: a file may have millions of them."""
+
 NAMED = 3
 """So many of what was left out are named to the user, the rest is counted."""
 
@@ -202,17 +205,25 @@ class _Taking:
 
 
 def _data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where a file has bytes, without its holes."""
-    end = 0
-    while end < size:
-        try:
-            start = os.lseek(descriptor, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return
-        end = os.lseek(descriptor, start, os.SEEK_HOLE)
-        yield start, min(end, size)
+    """Where a file has bytes, without its holes but the small ones."""
+    begun, end = _next_data(descriptor, 0, size)
+    while begun < size:
+        start, stop = _next_data(descriptor, end, size)
+        if start - end >= SMALL_HOLE or start == size:
+            yield begun, end
+            begun = start
+        end = stop
+
+
+def _next_data(descriptor: int, offset: int, size: int) -> tuple[int, int]:
+    """The first bytes from `offset` on: (start, end); both are the file's size if there are none."""
+    try:
+        start = os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return size, size
+    return min(start, size), min(os.lseek(descriptor, start, os.SEEK_HOLE), size)
 
 
 def _summary(left_out: Mapping[str, str]) -> tuple[str, ...]:

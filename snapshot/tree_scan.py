@@ -6,6 +6,7 @@ that the kernel takes no path to them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -18,6 +19,8 @@ from snapshot.tree import Attributes, Entry, Kind, Tree
 MAX_ENTRIES = 500_000
 """They are all in memory at once, at about half a kilobyte each."""
 
+MAX_WEIGHT = 2**28
+"""Bytes of all names, link targets and attributes together."""
 ATTRIBUTES = ("user.", "system.posix_acl_access", "system.posix_acl_default")
 """Others need privileges that no session has, or belong to the file system."""
 _NOT_OURS = ("user.overlay.",)
@@ -45,19 +48,7 @@ class TooManyFilesError(Exception):
 def scan(root: int) -> Tree:
     """Everything below an open folder, and the folder itself. Raises `OSError`,
     `TooManyFilesError`."""
-    tree = Tree({"": _entry("folder", os.fstat(root), attributes=attributes_of(root))})
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            with opened(root, folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-                waiting += _scan_folder(descriptor, folder, tree)
-        except OSError as error:
-            if error.errno not in _WHY_NOT:
-                raise
-            tree.left_out[folder] = _WHY_NOT[error.errno]
-            tree.entries.pop(folder, None)
-    return tree
+    return _Scan(root).run()
 
 
 @contextmanager
@@ -70,25 +61,54 @@ def opened(root: int, path: str, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _scan_folder(descriptor: int, folder: str, tree: Tree) -> list[str]:
-    """Add what is directly in it; returns the folders among it."""
-    below = []
-    with os.scandir(descriptor) as found:
-        for it in found:
-            path = f"{folder}/{it.name}" if folder else it.name
+class _Scan:
+    """One look, bounded in memory: how much there is, programs inside decide."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._weight = 0
+        top = _entry("folder", os.fstat(root), attributes=attributes_of(root))
+        self._tree = Tree({"": top})
+
+    def run(self) -> Tree:
+        """Folder after folder, without holding more than one open."""
+        waiting = [""]
+        while waiting:
+            folder = waiting.pop()
             try:
-                entry = _look(descriptor, it)
-            except FileNotFoundError:
-                continue
-            if isinstance(entry, str):
-                tree.left_out[path] = entry
-                continue
-            tree.entries[path] = entry
-            if entry.kind == "folder":
-                below.append(path)
-    if len(tree.entries) > MAX_ENTRIES:
-        raise TooManyFilesError(f"more than {MAX_ENTRIES} files")
-    return below
+                with opened(self._root, folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+                    waiting += self._folder(descriptor, folder)
+            except OSError as error:
+                if error.errno not in _WHY_NOT:
+                    raise
+                self._tree.left_out[folder] = _WHY_NOT[error.errno]
+                self._tree.entries.pop(folder, None)
+        return self._tree
+
+    def _folder(self, descriptor: int, folder: str) -> list[str]:
+        """Add what is directly in it; returns the folders among it."""
+        below = []
+        with os.scandir(descriptor) as found:
+            for it in found:
+                path = f"{folder}/{it.name}" if folder else it.name
+                with contextlib.suppress(FileNotFoundError):
+                    if self._add(path, _look(descriptor, it)):
+                        below.append(path)
+        return below
+
+    def _add(self, path: str, entry: Entry | str) -> bool:
+        """Remember it; True for a folder."""
+        self._weight += len(path)
+        if isinstance(entry, str):
+            self._tree.left_out[path] = entry
+        else:
+            self._weight += len(entry.target) + sum(map(len, entry.attributes.values()))
+            self._tree.entries[path] = entry
+        if len(self._tree.entries) + len(self._tree.left_out) > MAX_ENTRIES:
+            raise TooManyFilesError(f"more than {MAX_ENTRIES} files")
+        if self._weight > MAX_WEIGHT:
+            raise TooManyFilesError(f"more than {MAX_WEIGHT} bytes of names and attributes")
+        return not isinstance(entry, str) and entry.kind == "folder"
 
 
 def _look(folder: int, it: os.DirEntry[str]) -> Entry | str:

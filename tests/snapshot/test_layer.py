@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from snapshot import layer, layer_apply, layer_base
+from snapshot import layer, layer_apply, layer_base, tree_scan
 from snapshot.errors import TamperedError
 from snapshot.layer import LayerError, LayerRecord
 from snapshot.model import SandboxSpec, Stored
@@ -324,6 +324,46 @@ def test_a_large_file_is_the_same_parts_whatever_comes_before_it(here: Place) ->
     here.capture(second)
     assert set(first.files.values()) & {d for d in second.files.values() if len(d) >= layer.ALONE}
     assert len(set(first.files.values()) & set(second.files.values())) == 2
+
+
+def test_a_file_of_many_small_holes_is_few_runs(here: Place, there: Place) -> None:
+    here.begin()
+    with (here.work / "comb").open("wb") as handle:
+        for number in range(500):
+            handle.seek(number * 8192)
+            handle.write(b"tooth")
+        handle.seek(2**30)
+        handle.write(b"tooth")
+        handle.truncate(2**31)
+    parts = Parts()
+    records = here.capture(parts)
+    assert len(parts.files[records[0].index_name(0)]) < 1000
+    there.apply(records, parts)
+    copy = there.work / "comb"
+    assert copy.stat().st_size == 2**31
+    assert copy.stat().st_blocks * 512 < 5_000_000
+    with copy.open("rb") as handle:
+        assert handle.read(500 * 8192).count(b"tooth") == 500
+        handle.seek(2**30)
+        assert handle.read(6) == b"tooth\0"
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        ("MAX_ENTRIES", "more than 10 files in /work"),
+        ("MAX_WEIGHT", "names and attributes in /work"),
+    ],
+)
+def test_more_than_memory_should_hold_is_refused(
+    here: Place, monkeypatch: pytest.MonkeyPatch, limit: str, says: str
+) -> None:
+    here.begin()
+    for number in range(10):
+        (here.work / f"file {number}").touch()
+    monkeypatch.setattr(tree_scan, limit, 10)
+    with pytest.raises(LayerError, match=says):
+        here.capture(Parts())
 
 
 def test_an_index_of_many_parts(here: Place, there: Place) -> None:
