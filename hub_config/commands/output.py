@@ -60,6 +60,21 @@ def moment(at: float | None) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%S")
 
 
+def size(count: int) -> str:
+    """Bytes as people read them: `0 B`, `12.3 MiB`."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def day(at: float) -> str:
+    """The local date."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d")
+
+
 def ago(at: float | None, now: float) -> str:
     """How long ago, `` if unknown."""
     return "" if at is None else format_duration(now - at)
@@ -103,4 +118,6 @@ def remark(workload: Workload, now: float) -> str:
         return f"suspends in {format_duration(idleness.suspend_at - now)}: {idleness.reason}"
     if workload.last_error:
         return f"{workload.last_error} {workload.remedy}".strip()
+    if workload.deletion is not None:
+        return f"memory is kept until {day(workload.deletion.at)}: {workload.deletion.reason}"
     return idleness.reason if workload.phase is Phase.RUNNING else ""

@@ -113,6 +113,7 @@ def print_facts(workload: Workload, now: float) -> None:
         "idle": _idle_text(workload, now) if workload.phase is Phase.RUNNING else "",
         "idle because": idle.reason if workload.phase is Phase.RUNNING else "",
         "snapshot": f"{snapshot.key} of {moment(snapshot.created_at)}" if snapshot else "",
+        "kept until": _kept_text(workload),
         "exit code": "" if workload.exit_code is None else str(workload.exit_code),
         "last error": workload.last_error,
         "remedy": workload.remedy,
@@ -121,6 +122,12 @@ def print_facts(workload: Workload, now: float) -> None:
     for label, value in facts.items():
         if value:
             console().print(f"{label:<13} {value}", soft_wrap=True)
+
+
+def _kept_text(workload: Workload) -> str:
+    """When its memory is deleted, and by which rule."""
+    expiry = workload.deletion
+    return f"{moment(expiry.at)}: {expiry.reason} (rule {expiry.rule})" if expiry else ""
 
 
 def _idle_text(workload: Workload, now: float) -> str:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import track
 
+from hub_config import audit
+from hub_config.commands import collect
+from hub_config.commands.connection import need_admin
 from hub_config.commands.errors import FAILED, CommandError
 from hub_config.commands.names import display_name
-from hub_config.commands.output import moment, print_json, print_table
+from hub_config.commands.output import day, moment, print_json, print_table, size
 from hub_config.commands.snapshots_compat import list_stranded
 from hub_config.commands.store import in_use, repository_here
 from scheduler_bridge.model.workload import Workload
@@ -29,6 +37,7 @@ app.command("compat")(list_stranded)
 
 def register(parent: typer.Typer) -> None:
     """Add the commands."""
+    collect.register(app)
     parent.add_typer(app, name="snapshots")
 
 
@@ -39,7 +48,7 @@ def list_snapshots(user: Owner = "", as_json: AsJson = False) -> None:
         found = repository.list(user or None)
     used, _ = in_use()
     if as_json:
-        print_json([{"snapshot": s, "used_by": _user_of(s, used)} for s in found])
+        print_json([_document(stored, used) for stored in found])
         return
     print_table(
         ("USER", "MADE", "MEMORY", "STORED", "FOR", "KEY"),
@@ -61,7 +70,16 @@ def _row(stored: Stored, used: dict[str, Workload]) -> tuple[str, ...]:
 
 def _user_of(stored: Stored, used: dict[str, Workload]) -> str:
     workload = used.get(stored.manifest)
-    return f"{display_name(workload)} ({workload.phase})" if workload else ""
+    if workload is None:
+        return ""
+    until = f" until {day(workload.deletion.at)}" if workload.deletion else ""
+    return f"{display_name(workload)} ({workload.phase}{until})"
+
+
+def _document(stored: Stored, used: dict[str, Workload]) -> dict[str, object]:
+    workload = used.get(stored.manifest)
+    expiry = workload.deletion if workload else None
+    return {"snapshot": stored, "used_by": _user_of(stored, used), "expiry": expiry}
 
 
 @app.command("verify")
@@ -73,26 +91,51 @@ def verify(
     """Read snapshots completely and check every byte. Exit code 1 if one is damaged."""
     with repository_here() as repository:
         found = repository.list(user or None)
-        chosen = (_one(key, found),) if key else found
-        results = {stored.manifest: _verified(repository, stored) for stored in chosen}
+        chosen = [_one(key, found)] if key else found
+        used, _ = in_use()
+        results = [_verified(repository, stored, used) for stored in _shown(chosen)]
     if as_json:
-        print_json([{"key": name, "error": error} for name, error in results.items()])
+        print_json(results)
     else:
-        for name, error in results.items():
-            typer.echo(f"{name}: {error or 'good'}")
+        for one in results:
+            typer.echo(f"{one.key}: {one.error or 'good'}{_whose(one)}")
         if not results:
             typer.echo("No snapshots.")
-    if any(results.values()):
+    if any(one.error for one in results):
         raise typer.Exit(FAILED)
 
 
-def _verified(repository: Repository, stored: Stored) -> str:
-    """What is wrong with a snapshot; empty if nothing is."""
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """What is wrong with a snapshot (empty if nothing is), and whose it is: `used_by` is the session
+    that would come back from it."""
+
+    key: str
+    error: str
+    owner: str
+    used_by: str
+
+
+def _verified(repository: Repository, stored: Stored, used: dict[str, Workload]) -> _Verified:
+    error = ""
     try:
         repository.open(stored.manifest).verify()
-    except SnapshotError as error:
-        return str(error)
-    return ""
+    except SnapshotError as found:
+        error = str(found)
+    return _Verified(stored.manifest, error, stored.key.owner, _user_of(stored, used))
+
+
+def _whose(one: _Verified) -> str:
+    if not one.error:
+        return ""
+    needed = f", needed by {one.used_by}" if one.used_by else ""
+    return f" (snapshot of {one.owner}{needed})"
+
+
+def _shown(chosen: Sequence[Stored]) -> Iterable[Stored]:
+    """The same one by one, with a bar for people who wait at a terminal."""
+    bar = Console(stderr=True)
+    return track(chosen, "checking", console=bar, transient=True, disable=not sys.stderr.isatty())
 
 
 @app.command("rm")
@@ -103,10 +146,22 @@ def remove(
     ] = False,
 ) -> None:
     """Remove a snapshot for good."""
+    access, state = need_admin("removing snapshots")
     with repository_here() as repository:
         stored = _one(key, repository.list())
         if not force:
             _refuse_if_needed(stored)
+        line = audit.Gone(
+            time.time(),
+            stored.key.owner,
+            stored.key.session,
+            stored.manifest,
+            "by hand",
+            "removed with --force" if force else "removed",
+            stored.stored_bytes,
+            access.actor,
+        )
+        audit.note(state.gone_file, (line,))
         repository.remove(stored.manifest)
     typer.echo(f"removed {stored.manifest}")
 
@@ -136,13 +191,3 @@ def _one(key: str, found: Sequence[Stored]) -> Stored:
         raise CommandError(f"there is no snapshot {key}.", remedy="See `hubernate snapshots list`.")
     listed = ", ".join(stored.manifest for stored in matching[:8])
     raise CommandError(f"{key} can mean {len(matching)} snapshots: {listed}.")
-
-
-def size(count: int) -> str:
-    """Bytes as people read them: `0 B`, `12.3 MiB`."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hub_config.commands.errors import CommandError
 from hub_config.commands.names import display_name, resolve
-from hub_config.commands.snapshots import size
+from hub_config.commands.output import size
 from hub_config.commands.timeline import time_in_phases, timeline
 from scheduler_bridge.model.phases import Kind, Phase
 from scheduler_bridge.model.workload import Event, Workload, WorkloadId, WorkloadSpec
