@@ -45,6 +45,8 @@ def sandbox_spec(order: SupervisorOrder, host_port: int) -> SandboxSpec:
         network=NetworkSpec(
             host_port, order.inner_port if order.serve else 0, order.reachable_ports
         ),
+        image=order.image,
+        layer=order.layer,
     )
 
 

@@ -23,8 +23,9 @@ class SupervisorOrder:
     `mode` is `start`, `resume` (with `snapshot`, a manifest key) or `adopt` (a live sandbox whose
     supervisor died). `serve` tells a session, which has an HTTP server on `inner_port` answering
     under `ready_path`, from a job. `credential` is the lease's and never enters the sandbox.
-    `not_freezable_because`, if set, refuses every suspend with that reason. `facts["gpus"]` describes
-    the lease's GPUs to programs inside (`/run/hubernate/gpus.json`).
+    `not_freezable_because`, if set, refuses every suspend with that reason.
+    `image` and `layer` are for sandboxes whose disk does not stay (see `SandboxSpec`).
+    `facts["gpus"]` describes the lease's GPUs to programs inside (`/run/hubernate/gpus.json`).
     """
 
     mode: str
@@ -55,6 +56,8 @@ class SupervisorOrder:
     ready_seconds: float = 60.0
     fence_seconds: float = 600.0
     not_freezable_because: str = ""
+    image: str = ""
+    layer: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 
 
