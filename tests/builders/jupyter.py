@@ -35,18 +35,37 @@ class Server:
 
     async def execute(self, kernel: str, code: str, *, wait: bool = True) -> str:
         """What the code prints. With `wait=False` returns as soon as the kernel is busy with it."""
-        socket = await websocket_connect(self._socket_request(kernel))
+        socket = await websocket_connect(self.channel(kernel))
         try:
-            request = _request(code)
+            request = self.message("execute_request", _cell(code))
             await socket.write_message(json.dumps(request))
             async with asyncio.timeout(60):
                 return await _follow(socket, request["header"]["msg_id"], wait)
         finally:
             socket.close()
 
-    def _socket_request(self, kernel: str) -> HTTPRequest:
+    def channel(self, kernel: str) -> HTTPRequest:
+        """How a page opens its socket to a kernel."""
         url = f"{self.url}api/kernels/{kernel}/channels".replace("http", "ws", 1)
         return HTTPRequest(url, headers=self._headers, connect_timeout=20, request_timeout=20)
+
+    def message(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        """A message of a page to a kernel."""
+        header = {
+            "msg_id": uuid.uuid4().hex,
+            "msg_type": kind,
+            "username": "test",
+            "session": uuid.uuid4().hex,
+            "version": "5.3",
+        }
+        return {
+            "header": header,
+            "parent_header": {},
+            "metadata": {},
+            "content": content,
+            "channel": "shell",
+            "buffers": [],
+        }
 
 
 async def _follow(socket: Any, asked: str, wait: bool) -> str:
@@ -68,27 +87,12 @@ async def _follow(socket: Any, asked: str, wait: bool) -> str:
             return printed
 
 
-def _request(code: str) -> dict[str, Any]:
-    header = {
-        "msg_id": uuid.uuid4().hex,
-        "msg_type": "execute_request",
-        "username": "test",
-        "session": uuid.uuid4().hex,
-        "version": "5.3",
-    }
-    content = {
+def _cell(code: str) -> dict[str, Any]:
+    return {
         "code": code,
         "silent": False,
         "store_history": True,
         "user_expressions": {},
         "allow_stdin": False,
         "stop_on_error": True,
-    }
-    return {
-        "header": header,
-        "parent_header": {},
-        "metadata": {},
-        "content": content,
-        "channel": "shell",
-        "buffers": [],
     }
