@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ptrace.binding.func import ptrace
 
-from snapshot import proc, proctree
+from snapshot import proc, proctree, trial
 from snapshot.inspection import stopping
 from snapshot.model import Process
 from snapshot.refusals import CannotFreezeError
@@ -59,11 +59,11 @@ async def test_everything_stands_still_and_goes_on(box: Box) -> None:
 
 async def test_a_trial_tells_what_stands_in_the_way_and_how_long_it_took(box: Box) -> None:
     await start(box, THREADS)
-    trial = await asyncio.to_thread(proctree.try_freeze, box.process)
-    assert trial.verdict.blockers == ()
-    assert trial.verdict.bytes > 0
-    assert trial.threads >= 22
-    assert 0 < trial.seconds < 3
+    found = await asyncio.to_thread(trial.try_freeze, box.process)
+    assert found.verdict.blockers == ()
+    assert found.verdict.bytes > 0
+    assert found.threads >= 22
+    assert 0 < found.seconds < 3
     await goes_on(box)
 
 
@@ -131,7 +131,7 @@ async def test_what_the_user_stopped_stays_stopped_and_nobody_hears_of_it(box: B
     await start(box, text)
     assert states(box).count(STOPPED) == 1
     for _ in range(3):
-        await asyncio.to_thread(proctree.try_freeze, box.process)
+        await asyncio.to_thread(trial.try_freeze, box.process)
     await until(lambda: states(box).count(STOPPED) == 1, "the job is stopped as before")
     await goes_on(box)
     assert "heard" not in box.output()
@@ -166,15 +166,15 @@ async def test_a_tracer_of_a_single_thread_shows_only_when_it_is_stopped(box: Bo
     other = proc.threads(leader)[-1]
     with tracing(other):
         assert await asyncio.to_thread(proctree.inspect, box.process) == ()
-        trial = await asyncio.to_thread(proctree.try_freeze, box.process)
-        (found,) = trial.verdict.blockers
+        tried = await asyncio.to_thread(trial.try_freeze, box.process)
+        (found,) = tried.verdict.blockers
         assert "another program traces it" in found.what
         assert "threading" in found.command or "python3" in found.command
         with pytest.raises(CannotFreezeError, match="traces it"):
             await box.freeze()
         assert TRACED not in states(box)
         await goes_on(box)
-    assert await asyncio.to_thread(proctree.inspect_stopped, box.process) == ()
+    assert await asyncio.to_thread(trial.inspect_stopped, box.process) == ()
 
 
 WAITS = """
@@ -195,5 +195,5 @@ async def test_looking_interrupts_nothing_and_stopping_does(box: Box) -> None:
         await asyncio.to_thread(proctree.examine, box.process)
     await goes_on(box)
     assert "interrupted" not in box.output()
-    await asyncio.to_thread(proctree.try_freeze, box.process)
+    await asyncio.to_thread(trial.try_freeze, box.process)
     await box.says("interrupted")
