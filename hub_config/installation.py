@@ -16,6 +16,7 @@ from hub_config.paths import StateFolder
 from hub_config.policy_copy import ensure_policy, set_idle_after
 from hub_config.ports import Holder, taken
 from hub_config.problems import UpRefused
+from hub_config.retention_file import ensure_retention
 from hub_config.secrets_store import SecretFiles
 from hub_config.settings import LocalSettings, Ports, read_settings, write_json, write_settings
 from hub_config.setup.machine import hidden_inside
@@ -64,6 +65,7 @@ def prepare(folder: StateFolder, wishes: Wishes) -> Prepared:
     secret_files.create_all()
     write_virtual_gpus(folder.vgpu, settings.virtual_gpus)
     ensure_policy(folder.policy_file)
+    ensure_retention(folder.retention_file)
     if wishes.idle_after_seconds is not None:
         notes.append(set_idle_after(folder.policy_file, wishes.idle_after_seconds))
     write_settings(settings, folder.settings_file)

@@ -89,7 +89,7 @@ class StateFolder:
 
     @property
     def config(self) -> Path:
-        """What an operator edits: policy.yaml, profiles.yaml."""
+        """What an operator edits: policy.yaml, retention.yaml, profiles.yaml."""
         return self.root / "config"
 
     @property

@@ -17,11 +17,12 @@ from time import monotonic
 import psutil
 
 from hub_config.children import Children, Program, read_records
+from hub_config.housekeeping import collecting
 from hub_config.installation import Prepared, existing_settings, stray_proxy
 from hub_config.leftovers import end_stray_links
 from hub_config.paths import StateFolder
 from hub_config.problems import LocalError, UpRefused
-from hub_config.programs import all_programs
+from hub_config.programs import all_programs, base_environment
 from hub_config.secrets_store import SecretFiles
 from hub_config.settings import LocalSettings
 from hub_config.shutdown import Leave, Tell, suspend_all
@@ -64,6 +65,7 @@ class Runtime:
         self._secret_files = prepared.secret_files
         self._tell = tell
         self.children = Children(self.settings.folder().children_file)
+        self._housekeeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start or adopt every program; says what each took. Raises `NotReady`.
@@ -76,6 +78,8 @@ class Runtime:
         results = await asyncio.gather(*map(self._start_one, others), return_exceptions=True)
         for failure in (result for result in results if isinstance(result, BaseException)):
             raise failure
+        environment = base_environment(self.settings, os.environ)
+        self._housekeeping = asyncio.create_task(collecting(self.settings, environment).run())
 
     async def _start_one(self, program: Program) -> None:
         begun = monotonic()
@@ -86,6 +90,9 @@ class Runtime:
     async def end(self, ending: Ending) -> Leave:
         """Suspend the sessions (unless kept or hurried), then end the programs."""
         leave = Leave()
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+            await asyncio.gather(self._housekeeping, return_exceptions=True)
         if not ending.keep and self.children.record("scheduler") is not None:
             leave = await self._suspend(ending)
         await self.children.end()
