@@ -28,6 +28,7 @@ from hub_config.setup.machine import Finding, Level, judge, read_facts
 from hub_config.setup.node import OLDEST_NODE, node_version
 from hub_config.state import check_version, unreachable_for_users
 from hub_config.store_server import stored_bytes
+from snapshot import cgroups
 
 GIB = 2**30
 LITTLE_SPACE = 2 * GIB
@@ -53,6 +54,7 @@ def examine(folder: StateFolder) -> Report:
     settings = _settings(folder)
     checks: tuple[Callable[[], Finding], ...] = (
         lambda: _freezing(folder),
+        lambda: _limits(),
         lambda: _gpus(settings),
         lambda: _node(folder),
         lambda: _browser(),
@@ -112,6 +114,14 @@ def _freezing(folder: StateFolder) -> Finding:
         return Finding("suspend", Level.OK, "sessions can be suspended and resumed here")
     text = f"sessions cannot be suspended here. {reason}"
     return Finding("suspend", Level.WARN, text, "Start as root on x86_64 Debian 12 or 13: make up")
+
+
+def _limits() -> Finding:
+    reason = cgroups.why_not()
+    if not reason:
+        return Finding("limits", Level.OK, "memory and processors of a profile are kept to")
+    text = f"sessions may use more memory and processors than their profile says. {reason}"
+    return Finding("limits", Level.WARN, text, "Start as root, with control groups writable.")
 
 
 def _gpus(settings: LocalSettings | None) -> Finding:

@@ -40,6 +40,11 @@ FOOTPRINT = (
         "hubernate down",
     ),
     Use(
+        "control groups hubernate/… below /sys/fs/cgroup",
+        "memory and processors of sessions whose profile limits them; gone with the session",
+        "nothing to undo: what is left is an empty folder until the next reboot",
+    ),
+    Use(
         "sysctls: none is changed",
         "user.max_user_namespaces must be above 0, which is the default",
         "nothing to undo",

@@ -13,6 +13,10 @@
         gpu_model: NVIDIA A100-SXM4-80GB
         cpus: 8
         memory_gib: 64
+
+`cpus` and `memory_gib` are limits, kept by the kernel's control groups: a session never gets more
+processor time, and in one that takes more memory a process is ended. Without them it may use the
+whole machine.
 """
 
 from __future__ import annotations

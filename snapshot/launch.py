@@ -20,16 +20,19 @@ import stat
 import struct
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from snapshot import linux, seccomp
+from snapshot import cgroups, linux, seccomp
 
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
 MAX_DESCRIPTOR = 1 << 20
 
 
 def _prepare_host_side(order: dict[str, Any]) -> None:
-    """Private mount namespace, the root as a mount point, and a /dev with the leased devices."""
+    """The limits of the sandbox, a private mount namespace, the root as a mount point, and a /dev
+    with the leased devices."""
+    cgroups.join(Path(order["directory"]))
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.bind(order["root"], order["root"])

@@ -25,6 +25,7 @@ from spawner.closing import Close, Closed, Closing
 from spawner.hosting import HostError, Launch, LaunchFailed, SessionHost
 from spawner.names import session_key
 from spawner.opening import Ended, Opened, Opening, OtherSize, StillQueued
+from spawner.profiles_model import Profile
 from spawner.progress import ProgressLog, place_kept_sentence
 from spawner.refusals import BadRequest, DidNotStart, NobodyKnows, NotOpened, PlaceKept
 from spawner.rejoining import SessionRejoining
@@ -106,14 +107,22 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
             self._saved = SavedState(workload.id, self.api_token)
         else:
             self._use_old_token(workload.id)
+        profile = self._profile_of(workload)
         return Launch(
             mode=mode,
             workload=workload,
             grant=grant,
             argv=(*self.cmd, *self.get_args()),
-            environment=self.get_env(),
+            environment=self.get_env() | profile.limits_as_environment(),
             base_url=self.server.base_url if self.server else "/",
+            memory_bytes=profile.memory_bytes,
+            cpus=profile.cpus,
         )
+
+    def _profile_of(self, workload: Workload) -> Profile:
+        """The profile as the table has it now; one that was taken out of it limits nothing."""
+        slug = workload.spec.profile
+        return next((p for p in self.profiles if p.slug == slug), Profile(slug, slug, ""))
 
     def _use_old_token(self, workload_id: str) -> None:
         """The session's processes hold the token of their first start: tell the Hub, which then

@@ -85,7 +85,8 @@ NOTHING_SEEN = Seen()
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a new supervisor is to do: `mode` is start, resume or adopt (see `SupervisorOrder`)."""
+    """What a new supervisor is to do: `mode` is start, resume or adopt (see `SupervisorOrder`, also
+    for `memory_bytes` and `cpus`)."""
 
     mode: str
     workload: Workload
@@ -93,6 +94,8 @@ class Launch:
     argv: tuple[str, ...]
     environment: dict[str, str]
     base_url: str
+    memory_bytes: int = 0
+    cpus: float = 0.0
 
 
 class SessionHost(Protocol):

@@ -31,6 +31,7 @@ from spawner.local_order import (
     ORDER_FILE,
     Placed,
     SupervisorNotStartedError,
+    Task,
     session_order,
     start_supervisor,
     warm_supervisors,
@@ -118,11 +119,15 @@ class LocalHost:
             Placed(workload.spec, grant.lease, grant.credential),
             book.account(workload.spec.user),
             inner_root=book.inner_root(workload.id),
-            argv=launch.argv,
-            environment=launch.environment,
-            mode=launch.mode,
-            snapshot=workload.snapshot.key if launch.mode == "resume" and workload.snapshot else "",
-            ready_path=f"{launch.base_url.rstrip('/')}/api",
+            task=Task(
+                launch.argv,
+                launch.environment,
+                mode=launch.mode,
+                snapshot=_snapshot_for(launch),
+                ready_path=f"{launch.base_url.rstrip('/')}/api",
+                memory_bytes=launch.memory_bytes,
+                cpus=launch.cpus,
+            ),
         )
 
     async def ask(self, workload_id: str, command: str, *, actor: str, reason: str) -> None:
@@ -191,6 +196,11 @@ class LocalHost:
                 homes=self._site.homes_directory,
                 first_inner_root=self._site.first_inner_root,
             ).release(workload.id)
+
+
+def _snapshot_for(launch: Launch) -> str:
+    snapshot = launch.workload.snapshot
+    return snapshot.key if launch.mode == "resume" and snapshot else ""
 
 
 @cache

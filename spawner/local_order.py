@@ -55,35 +55,33 @@ def workload_directory(site: LocalSite, workload_id: str) -> Path:
     return Path(site.run_directory) / workload_id
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to run in the sandbox. `folder` is a path inside, relative to the home. `mode` `resume`
+    needs `snapshot`, a manifest's key. `ready_path` is where a session's server answers without a
+    log-in (`BASE_URL` + `api`). `memory_bytes` and `cpus` limit it; 0: no limit."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str = ""
+    mode: str = "start"
+    snapshot: str = ""
+    ready_path: str = "/api"
+    memory_bytes: int = 0
+    cpus: float = 0.0
+
+
 def session_order(
     site: LocalSite,
     placed: Placed,
     account: Account,
     *,
     inner_root: int,
-    argv: tuple[str, ...],
-    environment: Mapping[str, str],
-    mode: str = "start",
-    snapshot: str = "",
-    ready_path: str = "/api",
+    task: Task,
     control_devices: tuple[str, ...] | None = None,
 ) -> SupervisorOrder:
-    """The order for a session. `argv` and `environment` are the Hub's; `ready_path` is the path
-    under which its server answers without a log-in (`BASE_URL` + `api`). `mode` `resume` needs
-    `snapshot`, a manifest's key."""
-    return _order(
-        site,
-        placed,
-        account,
-        inner_root=inner_root,
-        argv=argv,
-        environment=environment,
-        folder=account.identity.home,
-        mode=mode,
-        snapshot=snapshot,
-        ready_path=ready_path,
-        control_devices=control_devices,
-    )
+    """The order for a session. The task's `argv` and `environment` are the Hub's."""
+    return _order(site, placed, account, inner_root, task, control_devices)
 
 
 def job_order(
@@ -95,52 +93,35 @@ def job_order(
     adopt: bool = False,
     control_devices: tuple[str, ...] | None = None,
 ) -> SupervisorOrder:
-    """The order for one attempt of a job. `spec.folder` is a path inside, relative to the home."""
-    spec = placed.spec
-    return _order(
-        site,
-        placed,
-        account,
-        inner_root=inner_root,
-        argv=spec.command,
-        environment=spec.environment,
-        folder=os.path.join(account.identity.home, spec.folder),
-        mode="adopt" if adopt else "start",
-        snapshot="",
-        ready_path="",
-        control_devices=control_devices,
-    )
+    """The order for one attempt of a job."""
+    spec, mode = placed.spec, "adopt" if adopt else "start"
+    task = Task(spec.command, spec.environment, spec.folder, mode, ready_path="")
+    return _order(site, placed, account, inner_root, task, control_devices)
 
 
 def _order(
     site: LocalSite,
     placed: Placed,
     account: Account,
-    *,
     inner_root: int,
-    argv: tuple[str, ...],
-    environment: Mapping[str, str],
-    folder: str,
-    mode: str,
-    snapshot: str,
-    ready_path: str,
+    task: Task,
     control_devices: tuple[str, ...] | None,
 ) -> SupervisorOrder:
     spec, lease = placed.spec, placed.lease
     controls = existing_control_devices() if control_devices is None else control_devices
-    directory = workload_directory(site, lease.workload_id)
+    home = account.identity.home
     return SupervisorOrder(
-        mode=mode,
+        mode=task.mode,
         kind=spec.kind.value,
         workload_id=lease.workload_id,
         name=spec.name,
         user=spec.user,
-        directory=str(directory),
+        directory=str(workload_directory(site, lease.workload_id)),
         identity=account.identity,
         inner_root=inner_root,
-        argv=argv,
-        environment=inner_environment(site, placed, account, environment),
-        folder=folder,
+        argv=task.argv,
+        environment=inner_environment(site, placed, account, task.environment),
+        folder=os.path.join(home, task.folder) if task.folder else home,
         lease_id=lease.id,
         epoch=lease.epoch,
         credential=placed.credential,
@@ -150,18 +131,25 @@ def _order(
         binds=_binds(site, account),
         devices=gpu_devices(lease.gpus, controls),
         serve=spec.kind is Kind.SESSION,
-        ready_path=ready_path,
+        ready_path=task.ready_path,
         reachable_ports=site.reachable_ports,
-        snapshot=snapshot,
+        snapshot=task.snapshot,
         grace_seconds=spec.grace_seconds,
         not_freezable_because="" if site.freezable else _reason(site),
-        facts={
-            "gpus": gpu_facts(lease.gpus),
-            "output": str(directory / "run" / OUTPUT_FILE),
-            "user": spec.user,
-            "server": spec.server,
-        },
+        memory_bytes=task.memory_bytes,
+        cpus=task.cpus,
+        facts=_facts(site, placed),
     )
+
+
+def _facts(site: LocalSite, placed: Placed) -> dict[str, Any]:
+    directory = workload_directory(site, placed.lease.workload_id)
+    return {
+        "gpus": gpu_facts(placed.lease.gpus),
+        "output": str(directory / "run" / OUTPUT_FILE),
+        "user": placed.spec.user,
+        "server": placed.spec.server,
+    }
 
 
 def _reason(site: LocalSite) -> str:

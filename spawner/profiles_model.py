@@ -12,7 +12,8 @@ GIB: Final = 2**30
 class Profile:
     """One choice in the form. `gpus` 0 is a session without GPU. `gpu_model` empty: any model.
 
-    `cpus` and `memory_bytes` are what the user is told to expect (0: the machine's own limits).
+    `cpus` and `memory_bytes` limit what a session may use (0: the machine's own limits). Changes
+    take effect at a session's next start or resume.
     """
 
     slug: str
@@ -22,6 +23,11 @@ class Profile:
     cpus: float = 0.0
     memory_bytes: int = 0
     gpu_model: str = ""
+
+    def limits_as_environment(self) -> dict[str, str]:
+        """The variables in which JupyterHub's spawners tell programs inside of their limits."""
+        memory = {"MEM_LIMIT": str(self.memory_bytes)} if self.memory_bytes else {}
+        return memory | ({"CPU_LIMIT": str(self.cpus)} if self.cpus else {})
 
 
 DEFAULT_PROFILES: Final = (

@@ -23,6 +23,7 @@ class SupervisorOrder:
     `mode` is `start`, `resume` (with `snapshot`, a manifest key) or `adopt` (a live sandbox whose
     supervisor died). `serve` tells a session, which has an HTTP server on `inner_port` answering
     under `ready_path`, from a job. `credential` is the lease's and never enters the sandbox.
+    `memory_bytes` and `cpus` limit what the sandbox may use (0: the machine's own limits).
     `not_freezable_because`, if set, refuses every suspend with that reason.
     `image` and `layer` are for sandboxes whose disk does not stay (see `SandboxSpec`).
     `facts["gpus"]` describes the lease's GPUs to programs inside (`/run/hubernate/gpus.json`).
@@ -58,6 +59,8 @@ class SupervisorOrder:
     not_freezable_because: str = ""
     image: str = ""
     layer: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    cpus: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
 
 

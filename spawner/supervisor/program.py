@@ -16,7 +16,7 @@ from pathlib import Path
 from scheduler_bridge.model.phases import Kind, Phase
 from scheduler_bridge.model.workload import Report
 from scheduler_bridge.plugin import SchedulerPlugin
-from snapshot import proc
+from snapshot import cgroups, proc
 from spawner.supervisor import bringup, control, inner, inside
 from spawner.supervisor.board import Board
 from spawner.supervisor.context import Context
@@ -150,31 +150,49 @@ async def supervise(
     """
     directory = Path(order.directory)
     lock = await take_folder(directory)
-    keeper = Keeper()
     try:
         earlier = read_status(directory)
-        folder, who = run_directory(directory), order.identity
-        inside.prepare(folder, who.uid, who.gid)
+        _keep_within_limits(order)
+        inside.prepare(run_directory(directory), order.identity.uid, order.identity.gid)
         context, sampler = _build(order, machine, scheduler, wishes, earlier, rhythm, now)
-        with (
-            closing(control.bind(directory)) as asked,
-            closing(inner.bind(folder, who.uid, who.gid)) as told,
-        ):
-            server = control.ControlServer(asked, context.board, wishes)
-            keeper.keep("control", server.run)
-            keeper.keep("inner", inner.InnerSocket(told, context.ear.hear).run)
-            keeper.keep("courier", context.courier.run)
-            keeper.keep("heartbeat", context.heartbeat.run)
-            keeper.keep("fence", context.fence.run)
-            keeper.keep("sampler", sampler.run)
-            keeper.keep("link", functools.partial(watch_link, context))
-            try:
-                life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)
-                outcome = await life.run(earlier)
-                if outcome is not None:
-                    await server.told_all()
-                return outcome
-            finally:
-                await keeper.close()
+        outcome = await _live(context, sampler, earlier)
+        if outcome is not None:
+            cgroups.remove(directory)
+        return outcome
     finally:
         os.close(lock)
+
+
+def _keep_within_limits(order: SupervisorOrder) -> None:
+    """Where the machine cannot, the session runs all the same; the doctor says so beforehand."""
+    try:
+        limits = cgroups.Limits(order.memory_bytes, order.cpus)
+        cgroups.apply(Path(order.directory), limits)
+    except (cgroups.CgroupError, OSError) as error:
+        _log.error("memory and processors are not limited: %s", error)
+
+
+async def _live(context: Context, sampler: Sampler, earlier: Status | None) -> Outcome | None:
+    """One life, with everything beside it that listens, tells and watches."""
+    order, keeper = context.order, Keeper()
+    directory, who = Path(order.directory), order.identity
+    with (
+        closing(control.bind(directory)) as asked,
+        closing(inner.bind(run_directory(directory), who.uid, who.gid)) as told,
+    ):
+        server = control.ControlServer(asked, context.board, context.wishes)
+        keeper.keep("control", server.run)
+        keeper.keep("inner", inner.InnerSocket(told, context.ear.hear).run)
+        keeper.keep("courier", context.courier.run)
+        keeper.keep("heartbeat", context.heartbeat.run)
+        keeper.keep("fence", context.fence.run)
+        keeper.keep("sampler", sampler.run)
+        keeper.keep("link", functools.partial(watch_link, context))
+        try:
+            life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)
+            outcome = await life.run(earlier)
+            if outcome is not None:
+                await server.told_all()
+            return outcome
+        finally:
+            await keeper.close()

@@ -46,6 +46,7 @@ class PlainSpawner(GpuSessionMixin, Spawner):  # type: ignore[misc]
 CONFIG = """
 from tests.fakes.plain_spawner import PlainSpawner
 from spawner.pages import HANDLERS
+from spawner.profiles_model import DEFAULT_PROFILES, Profile
 from hub_config.local import TEMPLATES
 from pathlib import Path
 c.JupyterHub.spawner_class = PlainSpawner
@@ -60,6 +61,7 @@ folder.mkdir(exist_ok=True)
 c.PlainSpawner.folder = str(folder)
 c.PlainSpawner.state_secret_file = str(folder / "secret")
 c.PlainSpawner.queue_wait = 2
+c.PlainSpawner.profiles = [*DEFAULT_PROFILES, Profile("small", "Small", "", cpus=0.5, memory_bytes=2**28)]
 c.PlainSpawner.poll_interval = 1
 c.PlainSpawner.start_timeout = 30
 c.PlainSpawner.consecutive_failure_limit = 3

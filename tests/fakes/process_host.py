@@ -78,7 +78,11 @@ class ProcessHost:
             await asyncio.to_thread(before.wait, 5)
         for name in ("suspend", "stop"):
             (directory / name).unlink(missing_ok=True)
-        order = {"environment": launch.environment, "mode": launch.mode}
+        order = {
+            "environment": launch.environment,
+            "mode": launch.mode,
+            "limits": [launch.memory_bytes, launch.cpus],
+        }
         (directory / "order.json").write_text(json.dumps(order))
         self._processes[launch.workload.id] = subprocess.Popen(  # noqa: ASYNC220
             [sys.executable, str(PROGRAM), str(directory), launch.workload.id],

@@ -20,6 +20,7 @@ from hub_config.key_record import Exported, note_export
 from hub_config.paths import StateFolder
 from hub_config.settings import LocalSettings, Ports, write_json, write_settings
 from hub_config.setup.machine import Finding, Level
+from snapshot import cgroups
 from snapshot.keyfiles import LocalWrapping
 
 
@@ -41,6 +42,12 @@ def test_an_empty_machine_is_told_what_brings_the_rest(folder: StateFolder) -> N
     assert found(folder, "proxy").remedy == "make up brings both"
     assert found(folder, "programs").remedy == "make up starts it"
     assert not folder.root.exists()
+
+
+def test_it_says_whether_limits_are_kept_here(folder: StateFolder) -> None:
+    finding, reason = found(folder, "limits"), cgroups.why_not()
+    assert finding.level is (Level.WARN if reason else Level.OK)
+    assert reason in finding.text
 
 
 def test_a_newer_state_folder_is_named(folder: StateFolder) -> None:

@@ -94,6 +94,17 @@ async def test_stop_suspends_and_start_brings_the_same_session_and_token_back(us
     assert await user.token_works(token)
 
 
+async def test_a_session_gets_the_limits_of_its_profile_and_is_told_them(user: User) -> None:
+    await user.start(profile="small")
+    order = json.loads((await user.folder() / "order.json").read_text())
+    assert order["limits"] == [2**28, 0.5]
+    assert order["environment"]["MEM_LIMIT"] == str(2**28)
+    assert order["environment"]["CPU_LIMIT"] == "0.5"
+    await user.start("other", profile="cpu")
+    order = json.loads((await user.folder("other") / "order.json").read_text())
+    assert order["limits"] == [0, 0] and "MEM_LIMIT" not in order["environment"]
+
+
 async def test_the_token_is_not_shown_to_those_who_may_read_state(user: User) -> None:
     await user.start(profile="cpu")
     answer = await user.hub.api("GET", f"/users/{user.name}")

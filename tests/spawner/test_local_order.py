@@ -18,6 +18,7 @@ from spawner.local_order import (
     ORDER_FILE,
     Placed,
     SupervisorNotStartedError,
+    Task,
     job_order,
     session_order,
     start_supervisor,
@@ -60,9 +61,10 @@ def placed(kind: Kind = Kind.SESSION, gpus: tuple[Gpu, ...] = (), **more: Any) -
 
 
 def a_session(gpus: tuple[Gpu, ...] = (), **more: Any) -> SupervisorOrder:
-    options = {"argv": ("jupyterhub-singleuser",), "environment": {}, "inner_root": 7, **more}
-    the_site = options.pop("site", site())
-    return session_order(the_site, placed(gpus=gpus), ALICE, **options)
+    the_site, controls = more.pop("site", site()), more.pop("control_devices", None)
+    task = Task(**{"argv": ("jupyterhub-singleuser",), "environment": {}, **more})
+    ours = placed(gpus=gpus)
+    return session_order(the_site, ours, ALICE, inner_root=7, task=task, control_devices=controls)
 
 
 def test_a_session_sees_its_home_and_the_environment_it_runs_from() -> None:
@@ -147,6 +149,13 @@ def test_a_job_runs_its_command_below_the_home_with_nothing_leading_in() -> None
     assert (order.kind, order.mode, order.serve) == ("job", "start", False)
     assert order.grace_seconds == 9.0
     assert job_order(site(), ours, ALICE, inner_root=8, adopt=True).mode == "adopt"
+    assert job_order(site(), placed(Kind.JOB), ALICE, inner_root=8).folder == "/home/alice"
+
+
+def test_the_limits_are_the_tasks() -> None:
+    order = a_session(memory_bytes=2**30, cpus=1.5)
+    assert (order.memory_bytes, order.cpus) == (2**30, 1.5)
+    assert (a_session().memory_bytes, a_session().cpus) == (0, 0.0)
 
 
 def test_a_machine_that_cannot_freeze_gives_its_reason() -> None:

@@ -15,11 +15,12 @@ import pytest
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Workload
-from snapshot import proc
+from snapshot import cgroups, proc
 from snapshot.model import Process
 from spawner.launch_job import book_of
 from spawner.local_order import (
     Placed,
+    Task,
     clean_environment,
     session_order,
     start_supervisor,
@@ -46,6 +47,7 @@ class Bench:
         self.scheduler = scheduler
         self.id = ""
         self.supervisor: Process | None = None
+        self.memory_bytes = 0
 
     async def submit(self) -> None:
         """Ask for a place."""
@@ -80,15 +82,18 @@ class Bench:
             Placed(workload.spec, grant.lease, grant.credential),
             book.account(workload.spec.user),
             inner_root=book.inner_root(self.id),
-            argv=(
-                f"{self.site.environment_directory}/bin/python",
-                *("-m", "jupyter_server", "--ServerApp.ip=0.0.0.0", "--ServerApp.port=8888"),
-                *("--KernelManager.transport=ipc", f"--IdentityProvider.token={TOKEN}"),
-                "--ServerApp.jpserver_extensions={'spawner.extension': True}",
+            task=Task(
+                argv=(
+                    f"{self.site.environment_directory}/bin/python",
+                    *("-m", "jupyter_server", "--ServerApp.ip=0.0.0.0", "--ServerApp.port=8888"),
+                    *("--KernelManager.transport=ipc", f"--IdentityProvider.token={TOKEN}"),
+                    "--ServerApp.jpserver_extensions={'spawner.extension': True}",
+                ),
+                environment={"UV_USE_IO_URING": "0"},
+                mode=mode,
+                snapshot=workload.snapshot.key if mode == "resume" and workload.snapshot else "",
+                memory_bytes=self.memory_bytes,
             ),
-            environment={"UV_USE_IO_URING": "0"},
-            mode=mode,
-            snapshot=workload.snapshot.key if mode == "resume" and workload.snapshot else "",
         )
         self.supervisor = await asyncio.to_thread(
             start_supervisor, order, python=self.site.python, warm=warm
@@ -184,6 +189,28 @@ async def test_the_same_kernel_is_there_after_a_suspend(bench: Bench) -> None:
 
     bench.want(Desired.STOPPED)
     await bench.comes_to(lambda: bench.status.outcome is Outcome.STOPPED)
+
+
+async def test_a_session_has_the_memory_of_its_profile_and_no_more(bench: Bench) -> None:
+    if reason := cgroups.why_not():
+        pytest.skip(reason)
+    bench.memory_bytes = 2**29
+    await bench.launch()
+    await bench.is_up()
+    kernel = await bench.server.start_kernel()
+    await bench.server.execute(kernel, "import os; x = 7")
+    await client.ask(bench.directory, "suspend")
+    await bench.is_suspended()
+    await bench.reaches(Phase.SUSPENDED)
+    await bench.comes_to(lambda: cgroups.joined(bench.directory) == ())
+
+    bench.want(Desired.RUNNING)
+    await bench.reaches(Phase.RESUMING)
+    await bench.launch("resume")
+    await bench.is_up()
+    child = "pid = os.fork()\nif not pid: bytearray(b'x') * 2**30; os._exit(0)\n"
+    told = await bench.server.execute(kernel, child + "print(os.waitpid(pid, 0)[1], x)")
+    assert told.split() == [str(int(signal.SIGKILL)), "7"]
 
 
 async def test_suspend_by_sigterm_with_nobody_to_tell(bench: Bench) -> None:
