@@ -7,6 +7,7 @@ a resume should.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import logging
 import os
@@ -139,6 +140,9 @@ class Spare:
         if self.pid == 0:
             ours.close()
             os.setsid()
+            quiet = os.open(os.devnull, os.O_RDWR)
+            os.dup2(quiet, 0)
+            os.dup2(quiet, 1)  # whoever reads our output must not have to wait for a filler
             try:
                 serve(there)
             finally:
@@ -149,9 +153,13 @@ class Spare:
         """Its socket, once."""
         sock, self._sock = self._sock, None
         if sock is not None:
-            wait = threading.Thread(target=os.waitpid, args=(self.pid, 0), daemon=True)
-            wait.start()
+            threading.Thread(target=self._reap, name="reap", daemon=True).start()
         return sock
+
+    def _reap(self) -> None:
+        """It may be the child of a parent that has gone."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
 
     def dismiss(self) -> None:
         """It is not needed. Nothing happens if it was taken."""

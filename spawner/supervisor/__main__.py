@@ -14,6 +14,10 @@ import argparse
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from snapshot.filling.program import Spare
 
 
 def main() -> int:
@@ -25,28 +29,35 @@ def main() -> int:
     what.add_argument("--wait", action="store_true")
     parser.add_argument("--background", action="store_true")
     arguments = parser.parse_args()
-    order = _wait() if arguments.wait else arguments.order
+    spare = None
+    if arguments.wait:
+        order, spare = _wait()
+    else:
+        order = arguments.order
     if not order:
         return 0
     if arguments.background:
         _leave()
     from spawner.supervisor.running import run
 
-    return run(order)
+    return run(order, spare)
 
 
-def _wait() -> str:
-    """Import what a resume needs, then read the order's path. Standard error becomes its log."""
+def _wait() -> tuple[str, Spare]:
+    """Import what a resume needs, fork what may fill it, then read the order's path. Standard error
+    becomes its log."""
     import spawner.supervisor.running  # noqa: F401
+    from snapshot.filling.program import Spare
     from spawner.supervisor.status import LOG_FILE
 
+    spare = Spare()
     order = sys.stdin.readline().strip()
     if order:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         log = os.open(os.path.join(os.path.dirname(order), LOG_FILE), flags, 0o600)
         os.dup2(log, 2)
         os.close(log)
-    return order
+    return order, spare
 
 
 def _leave() -> None:

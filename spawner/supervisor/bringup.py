@@ -44,7 +44,7 @@ async def resume(context: Context) -> None:
     began = loop.time()
     try:
         thawed = await context.machine.thaw(context.order.snapshot, context.sandbox)
-        context.process = thawed.process
+        context.process, context.filling = thawed.process, thawed.filling
         steps = {**thawed.timings, "thaw": loop.time() - began}
         context.board.update(sandbox=thawed.process, notes=thawed.notes, steps=steps)
         await context.connect()
@@ -56,10 +56,13 @@ async def resume(context: Context) -> None:
 
 
 async def adopt(context: Context, earlier: Status | None) -> bool:
-    """Take over the sandbox that an earlier supervisor left. False: it is not alive any more."""
+    """Take over the sandbox that an earlier supervisor left. False: it is not alive any more.
+    Raises `MemoryLostError`: it has to be ended."""
     preferred = earlier.host_port if earlier else 0
     _describe(context, preferred)
     process = context.process = earlier.sandbox if earlier else None
+    manifest = context.order.snapshot or (earlier.snapshot if earlier else "")
+    context.filling = await context.machine.filling(manifest, context.sandbox)
     if process is None or not context.machine.is_alive(process):
         return False
     if halted := _halted_by(earlier):
@@ -116,6 +119,12 @@ async def _until_answer(context: Context) -> None:
 
 async def remove(context: Context) -> None:
     """Leave nothing of a sandbox: processes ended without grace, network and mounts gone."""
+    if context.filling is not None:
+        # After the tree: it must not run for a moment with nobody to fill it.
+        filling, context.filling = context.filling, None
+        await remove(context)
+        filling.close()
+        return
     if context.process is not None:
         await context.machine.terminate(context.process, 0.0)
     await context.machine.disconnect(context.sandbox)

@@ -12,7 +12,7 @@ from typing import Any
 
 from scheduler_bridge.model.phases import Phase
 from scheduler_bridge.model.workload import SnapshotRef
-from snapshot.model import Blocker, NetworkSpec, Process, SandboxSpec
+from snapshot.model import Blocker, Filling, NetworkSpec, Process, SandboxSpec
 from spawner.supervisor import inside
 from spawner.supervisor.board import Board
 from spawner.supervisor.courier import Courier, Move
@@ -58,7 +58,7 @@ def halted_in(facts: dict[str, Any]) -> tuple[Process, ...]:
 @dataclass(slots=True)
 class Context:
     """The state of one supervisor. `process` and `spec` are set once the sandbox is up; `blockers`
-    is the last inspection (None: none yet)."""
+    is the last inspection (None: none yet); with `filling`, memory of a resumed tree is to come."""
 
     order: SupervisorOrder
     machine: Machine
@@ -70,6 +70,7 @@ class Context:
     ear: Ear
     process: Process | None = None
     spec: SandboxSpec | None = None
+    filling: Filling | None = None
     blockers: tuple[Blocker, ...] | None = None
     now: Callable[[], float] = time.time
     final_move_seconds: float = FINAL_MOVE_SECONDS

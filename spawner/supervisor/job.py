@@ -10,7 +10,7 @@ from spawner.supervisor.context import Context
 from spawner.supervisor.machine import MachineError
 from spawner.supervisor.recovery import conclude
 from spawner.supervisor.status import Outcome, Status
-from spawner.supervisor.waiting import Ended, until_event
+from spawner.supervisor.waiting import until_event
 from spawner.supervisor.wishes import Action, Wish
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class JobLife:
             )
         context.enter(Phase.RUNNING, "started" if context.order.mode != "adopt" else "adopted")
         event = await until_event(context)
-        if isinstance(event, Ended):
+        if not isinstance(event, Wish):
             return await self._ended()
         if event.action is Action.DETACH:
             return None

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from snapshot import network, proc, proctree, programs, sandbox
 from snapshot.dump import DumpError, mend
 from snapshot.errors import SnapshotError
+from snapshot.inspection.verdict import Verdict
 from snapshot.model import (
     Blocker,
+    Filling,
     Process,
     SandboxSpec,
     SnapshotKey,
@@ -22,8 +24,10 @@ from snapshot.model import (
     Thawed,
     Tools,
 )
+from snapshot.refusals import FillingLostError
 from spawner.supervisor import gate
 from spawner.supervisor.machine import (
+    MemoryLostError,
     NotFreezableError,
     NotResumedError,
     NotStartedError,
@@ -32,6 +36,7 @@ from spawner.supervisor.machine import (
 from spawner.supervisor.order import SupervisorOrder
 
 if TYPE_CHECKING:
+    from snapshot.filling.program import Spare
     from snapshot.freezer import LocalFreezer
     from snapshot.repository import Repository
 
@@ -166,9 +171,9 @@ class LocalMachine(LocalHost):
     from starting.
     """
 
-    def __init__(self, order: SupervisorOrder) -> None:
+    def __init__(self, order: SupervisorOrder, spare: Spare | None = None) -> None:
         super().__init__(order.tools)
-        self._order = order
+        self._order, self._spare = order, spare
         self._opened: Repository | None = None
 
     async def _repository(self) -> Repository:
@@ -177,12 +182,16 @@ class LocalMachine(LocalHost):
         return self._opened
 
     async def _freezer(self) -> LocalFreezer:
-        from snapshot.freezer import LocalFreezer
+        from snapshot.freezer import LazySource, LocalFreezer
 
-        return LocalFreezer(self._order.tools, await self._repository())
+        lazy = LazySource(self._order.store, self._spare)
+        return LocalFreezer(self._order.tools, await self._repository(), lazy=lazy)
 
     async def inspect(self, process: Process) -> tuple[Blocker, ...]:
         return await asyncio.to_thread(proctree.inspect, process)
+
+    async def examine(self, process: Process) -> Verdict:
+        return await asyncio.to_thread(proctree.examine, process)
 
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
         steps: dict[str, float] = {}
@@ -225,6 +234,16 @@ class LocalMachine(LocalHost):
         except (SnapshotError, OSError) as error:
             message, remedy = _why(error)
             raise NotResumedError(message, remedy=remedy) from error
+
+    async def filling(self, manifest: str, spec: SandboxSpec) -> Filling | None:
+        from snapshot.filling.escrow import Escrow
+        from snapshot.filling.program import Beginning
+
+        beginning = Beginning(self._order.store, manifest, str(spec.directory))
+        try:
+            return await Escrow.find(beginning)
+        except FillingLostError as error:
+            raise MemoryLostError(error.message, remedy=error.remedy) from error
 
     async def find(self, key: SnapshotKey) -> Stored | None:
         try:

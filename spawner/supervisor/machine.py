@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed
+from snapshot.inspection.verdict import Verdict
+from snapshot.model import Blocker, Filling, Process, SandboxSpec, SnapshotKey, Stored, Thawed
 
 
 class MachineError(Exception):
@@ -30,6 +31,11 @@ class NotFreezableError(MachineError):
 
 class NotResumedError(MachineError):
     """The snapshot was not brought back to life; nothing of the attempt is left."""
+
+
+class MemoryLostError(MachineError):
+    """The tree lacks memory that nobody can bring any more: it has to be ended. Its snapshot is
+    whole."""
 
 
 class StoreSilentError(MachineError):
@@ -103,6 +109,10 @@ class Machine(Protocol):
         """What keeps the tree from being frozen."""
         ...
 
+    async def examine(self, process: Process) -> Verdict:
+        """The same, and what a suspend would cost. Stops nothing."""
+        ...
+
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
         """Dump, store, commit and end the tree. Raises `NotFreezableError` (the tree goes on,
         possibly
@@ -114,7 +124,13 @@ class Machine(Protocol):
         ...
 
     async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
-        """Bring a stored tree back. Raises `NotResumedError`."""
+        """Bring a stored tree back, perhaps with memory that is still to come (`Thawed.filling`).
+        Raises `NotResumedError`."""
+        ...
+
+    async def filling(self, manifest: str, spec: SandboxSpec) -> Filling | None:
+        """The filling that an earlier supervisor of the sandbox left. None: the tree lacks nothing.
+        Raises `MemoryLostError`."""
         ...
 
     async def find(self, key: SnapshotKey) -> Stored | None:

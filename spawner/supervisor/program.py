@@ -23,6 +23,7 @@ from spawner.supervisor.context import Context
 from spawner.supervisor.courier import Courier
 from spawner.supervisor.ear import Ear
 from spawner.supervisor.fencing import Fence
+from spawner.supervisor.filling_watch import watch_filling
 from spawner.supervisor.heartbeat import Heartbeat, Rhythm, handle_of
 from spawner.supervisor.job import JobLife
 from spawner.supervisor.keeper import Keeper
@@ -187,6 +188,7 @@ async def _live(context: Context, sampler: Sampler, earlier: Status | None) -> O
         keeper.keep("heartbeat", context.heartbeat.run)
         keeper.keep("fence", context.fence.run)
         keeper.keep("sampler", sampler.run)
+        keeper.keep("filling", functools.partial(watch_filling, context))
         keeper.keep("link", functools.partial(watch_link, context))
         try:
             life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scheduler_bridge.client import SchedulerClient
 from snapshot.linux import become_subreaper
@@ -16,6 +17,9 @@ from spawner.supervisor.order import SupervisorOrder, read_order
 from spawner.supervisor.program import AlreadySupervisedError, supervise
 from spawner.supervisor.status import LOG_FILE, Outcome
 from spawner.supervisor.wishes import Action, Wishes
+
+if TYPE_CHECKING:
+    from snapshot.filling.program import Spare
 
 _log = logging.getLogger(__name__)
 
@@ -35,15 +39,18 @@ def open_log(directory: Path, workload_id: str) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def run(order_file: str) -> int:
-    """Supervise as the order says; returns the exit status."""
+def run(order_file: str, spare: Spare | None = None) -> int:
+    """Supervise as the order says; returns the exit status. `spare` may become the filler of a
+    resume."""
     os.umask(0o022)
     order = read_order(Path(order_file))
     open_log(Path(order.directory), order.workload_id)
     become_subreaper()
     _log.info("supervisor %d begins: %s", os.getpid(), order.mode)
+    if spare is not None and order.mode != "resume":
+        spare.dismiss()
     try:
-        outcome = asyncio.run(_supervise(order))
+        outcome = asyncio.run(_supervise(order, spare))
     except AlreadySupervisedError as error:
         _log.error("%s", error)
         return 1
@@ -65,10 +72,10 @@ def listen_to_signals(wishes: Wishes) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-async def _supervise(order: SupervisorOrder) -> Outcome | None:
+async def _supervise(order: SupervisorOrder, spare: Spare | None) -> Outcome | None:
     scheduler, wishes = SchedulerClient(order.scheduler), Wishes()
     listen_to_signals(wishes)
     try:
-        return await supervise(order, LocalMachine(order), scheduler, wishes)
+        return await supervise(order, LocalMachine(order, spare), scheduler, wishes)
     finally:
         await scheduler.aclose()

@@ -8,11 +8,11 @@ import logging
 from scheduler_bridge.model.phases import Phase
 from spawner.supervisor import bringup
 from spawner.supervisor.context import Context
-from spawner.supervisor.machine import MachineError
+from spawner.supervisor.machine import MachineError, MemoryLostError
 from spawner.supervisor.recovery import conclude
 from spawner.supervisor.status import Outcome, Status
 from spawner.supervisor.suspend import CoolDown, suspend
-from spawner.supervisor.waiting import Ended, until_event
+from spawner.supervisor.waiting import Ended, Filled, until_event
 from spawner.supervisor.wishes import Action, Wish
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,10 @@ class SessionLife:
             return outcome
         while True:
             event = await until_event(self._context, self._cool_down)
+            if isinstance(event, Filled):
+                if (outcome := await self._filled(event)) is not None:
+                    return outcome
+                continue
             if isinstance(event, Ended):
                 return await self._exited()
             if event.action is Action.DETACH:
@@ -91,8 +95,31 @@ class SessionLife:
         context.enter(Phase.FILLING, "its memory is coming back")
         if not await bringup.until_ready(context, context.order.ready_seconds):
             return await self._never_resumed()
-        self._running("resumed")
+        if context.filling is None:
+            self._running("resumed")
+        else:
+            # People may come in; the scheduler hears of `running` when nothing is missing.
+            context.board.update(host_port=context.sandbox.network.host_port)
         return None
+
+    async def _filled(self, event: Filled) -> Outcome | None:
+        """All of its memory is there; or it is brought back once more, from the same snapshot."""
+        context = self._context
+        if event.lost:
+            return await self._again(event.lost)
+        if context.filling is not None:
+            context.filling.close()
+            context.filling = None
+        context.note("filling", {})
+        self._running("all of its memory is there")
+        return None
+
+    async def _again(self, why: str) -> Outcome | None:
+        context = self._context
+        _log.error("brought back again from its snapshot: %s", why)
+        await bringup.remove(context)
+        context.board.update(host_port=0, error=why, remedy="It is brought back again.")
+        return await self._resume()
 
     async def _never_resumed(self) -> Outcome:
         context = self._context
@@ -116,8 +143,15 @@ class SessionLife:
 
     async def _adopt(self, earlier: Status | None) -> Outcome | None:
         context = self._context
-        if not await bringup.adopt(context, earlier):
-            return await conclude(context)
+        try:
+            if not await bringup.adopt(context, earlier):
+                return await conclude(context)
+        except MemoryLostError as error:
+            return await self._again(error.message)
+        if context.filling is not None:
+            if await bringup.until_ready(context, context.order.ready_seconds):
+                context.board.update(host_port=context.sandbox.network.host_port)
+            return None
         if await bringup.until_ready(context, context.order.ready_seconds):
             self._running("its supervisor was replaced")
             return None
@@ -149,6 +183,8 @@ class SessionLife:
     async def _stop(self, wish: Wish) -> Outcome:
         context = self._context
         context.fence.open()
+        if context.filling is not None:
+            return await self._never_resumed()
         await context.machine.terminate(context.tree, context.order.grace_seconds)
         code = context.machine.exit_code(context.sandbox, context.tree)
         await bringup.remove(context)
@@ -166,6 +202,10 @@ class SessionLife:
     async def _exited(self) -> Outcome:
         context = self._context
         code = context.machine.exit_code(context.sandbox, context.tree)
+        if context.filling is not None:
+            await bringup.remove(context)
+            ended = f"The resumed server ended (exit code {_words(code)})."
+            return await self._not_resumed(ended, "")
         await bringup.remove(context)
         cause = f"the server ended by itself (exit code {_words(code)})"
         return await context.finish(Phase.STOPPED, Outcome.EXITED, cause, exit_code=code)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from snapshot.inspection.verdict import Verdict
 from snapshot.model import Blocker
 
 INNER_FRESH_SECONDS = 15.0
@@ -71,8 +72,10 @@ class Signals:
     """The sample in a heartbeat, as `Report.signals` (see `as_dict`).
 
     `cpu_seconds` is what all processes of the tree used so far and may only be compared between
-    samples of one supervisor. `freezable` and `blockers` are at most a minute or so old. `hold_until`
-    tells until when something inside asks not to be suspended. All times are UNIX seconds.
+    samples of one supervisor. `freezable`, `blockers` and what a suspend would cost (`suspend_bytes` of
+    memory at most, `suspend_seconds`, `closing_connections` to outside) are at most a minute or so
+    old. `hold_until` tells until when something inside asks not to be suspended. All times are UNIX
+    seconds.
     """
 
     sampled_at: float
@@ -83,6 +86,9 @@ class Signals:
     connections: int | None = None
     freezable: bool | None = None
     blockers: tuple[str, ...] | None = None
+    suspend_bytes: int | None = None
+    suspend_seconds: float | None = None
+    closing_connections: int | None = None
     hold_until: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,10 +117,11 @@ class Heard:
 
 
 def describe(blocker: Blocker) -> str:
-    """One sentence for people: who blocks, with what, and what helps."""
-    who = f"{blocker.command} (process {blocker.pid})" if blocker.command else "The session"
-    sentence = f"{who}: {blocker.what}"
-    return f"{sentence} {blocker.remedy}".strip()
+    """One or two sentences for people: who blocks, with what, and what helps."""
+    what = blocker.what.rstrip(".")
+    if blocker.command:
+        return f"{blocker.command} (process {blocker.pid}): {what}. {blocker.remedy}".strip()
+    return f"{what[:1].upper()}{what[1:]}. {blocker.remedy}".strip()
 
 
 def compose(
@@ -123,6 +130,7 @@ def compose(
     *,
     cpu_seconds: float | None,
     blockers: tuple[Blocker, ...] | None,
+    verdict: Verdict | None = None,
 ) -> Signals:
     """One sample out of what came from inside, /proc and the last inspection."""
     report = heard.report if heard.is_fresh(now) else InnerReport()
@@ -136,5 +144,8 @@ def compose(
         connections=report.connections,
         freezable=None if blockers is None else not blockers,
         blockers=None if blockers is None else tuple(describe(each) for each in blockers),
+        suspend_bytes=verdict.bytes if verdict else None,
+        suspend_seconds=verdict.seconds if verdict else None,
+        closing_connections=verdict.outside if verdict else None,
         hold_until=heard.hold_until if held else None,
     )

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from snapshot.refusals import FillingLostError
 from spawner.supervisor.context import Context
 from spawner.supervisor.suspend import CoolDown
 from spawner.supervisor.wishes import Action, Wish
@@ -16,22 +17,50 @@ class Ended:
     """The sandbox's first process ended by itself."""
 
 
-async def until_event(context: Context, cool_down: CoolDown | None = None) -> Ended | Wish:
-    """The next thing to react to: the end of the tree, or a wish whose time has come."""
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """All memory of the resumed tree is there; or, with `lost`, never will be, and why."""
+
+    lost: str = ""
+
+
+async def until_event(context: Context, cool_down: CoolDown | None = None) -> Ended | Filled | Wish:
+    """The next thing to react to: the end of the tree, its memory being complete, or a wish whose
+    time has come. While memory is to come, nothing that would freeze the tree counts."""
     ended = asyncio.ensure_future(context.machine.ended(context.tree))
+    filled = asyncio.ensure_future(_filled(context))
     try:
         while True:
+            if filled.done():
+                return filled.result()
             if ended.done():
                 return Ended()
             context.wishes.changed.clear()
             wish = context.wishes.current()
             delay = _delay(context, cool_down, wish) if wish else None
-            if wish is not None and not delay:
+            if wish is not None and not delay and not _has_to_wait(context, wish):
                 return wish
-            await _until(ended, context.wishes.changed, delay)
+            await _until({ended, filled}, context.wishes.changed, delay)
     finally:
         ended.cancel()
-        await asyncio.gather(ended, return_exceptions=True)
+        filled.cancel()
+        await asyncio.gather(ended, filled, return_exceptions=True)
+
+
+async def _filled(context: Context) -> Filled:
+    """Never returns if nothing is to come."""
+    if context.filling is None:
+        await asyncio.Event().wait()
+    else:
+        try:
+            await context.filling.until_filled()
+        except FillingLostError as error:
+            return Filled(error.message)
+    return Filled()
+
+
+def _has_to_wait(context: Context, wish: Wish) -> bool:
+    return context.filling is not None and wish.action in (Action.SUSPEND, Action.YIELD_LEASE)
 
 
 def _delay(context: Context, cool_down: CoolDown | None, wish: Wish) -> float:
@@ -43,10 +72,10 @@ def _delay(context: Context, cool_down: CoolDown | None, wish: Wish) -> float:
 
 
 async def _until(
-    ended: asyncio.Future[None], changed: asyncio.Event, timeout: float | None
+    others: set[asyncio.Future[Any]], changed: asyncio.Event, timeout: float | None
 ) -> None:
     change = asyncio.ensure_future(changed.wait())
-    either: set[asyncio.Future[Any]] = {ended, change}
+    either: set[asyncio.Future[Any]] = {*others, change}
     try:
         await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:

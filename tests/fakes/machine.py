@@ -10,7 +10,8 @@ import itertools
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed
+from snapshot.inspection.verdict import Verdict
+from snapshot.model import Blocker, Filling, Process, SandboxSpec, SnapshotKey, Stored, Thawed
 from spawner.supervisor.machine import (
     NotFreezableError,
     NotResumedError,
@@ -129,6 +130,9 @@ class WorkingMachine:
     async def inspect(self, process: Process) -> tuple[Blocker, ...]:
         return ()
 
+    async def examine(self, process: Process) -> Verdict:
+        return Verdict(await self.inspect(process), bytes=5_000_000, seconds=1.8, outside=2)
+
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
         await self.disconnect(spec)
         tree = self.trees[process.pid]
@@ -151,6 +155,9 @@ class WorkingMachine:
         if manifest not in self.snapshots:
             raise NotResumedError(f"There is no snapshot {manifest}.")
         return Thawed(self._new_tree().process, notes=("history.sqlite grew",))
+
+    async def filling(self, manifest: str, spec: SandboxSpec) -> Filling | None:
+        return None
 
     async def find(self, key: SnapshotKey) -> Stored | None:
         return next((s for s in self.snapshots.values() if s.key == key), None)
