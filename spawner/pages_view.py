@@ -7,6 +7,7 @@ from typing import Any
 
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import FleetView, Pause, Workload
+from spawner.badge import UNKNOWN, Outlook, outlook
 from spawner.hosting import Seen
 from spawner.names import server_title
 from spawner.options import Capacity, capacity_of, count_gpus
@@ -38,6 +39,7 @@ class Row:
 
     `resume_now` tells whether Resume would start at once; `resume_when` says so in a sentence.
     `is_connected` is false for a session that lives but that the Hub does not route to.
+    `can_suspend` is None while it is not known; `suspend_outlook` says why not, or what it costs.
     """
 
     server: str
@@ -58,6 +60,8 @@ class Row:
     idle_reason: str = ""
     resume_now: bool = False
     resume_when: str = ""
+    can_suspend: bool | None = None
+    suspend_outlook: str = ""
     notes: tuple[str, ...] = ()
     error: str = ""
     remedy: str = ""
@@ -94,6 +98,7 @@ def row(
     is_live = workload.phase in _LIVE
     is_suspended = workload.phase is Phase.SUSPENDED
     capacity = capacity_of(fleet) if fleet else None
+    badge = _badge(workload, now)
     return Row(
         server=workload.spec.server,
         title=server_title(workload.spec.server),
@@ -113,10 +118,18 @@ def row(
         idle_reason=idle.reason if is_live else "",
         resume_now=is_suspended and _fits(workload, capacity),
         resume_when=resume_when(workload, capacity) if is_suspended else "",
+        can_suspend=badge.can,
+        suspend_outlook=badge.sentence,
         notes=seen.status.notes if seen.status else (),
         error=_error(workload, seen),
         remedy=workload.remedy or (seen.status.remedy if seen.status and seen.status.error else ""),
     )
+
+
+def _badge(workload: Workload, now: float) -> Outlook:
+    if workload.phase is not Phase.RUNNING or workload.signals_at is None:
+        return UNKNOWN
+    return outlook(workload.signals, age_seconds=now - workload.signals_at)
 
 
 def is_left_alone(workload: Workload, is_active: bool) -> bool:

@@ -134,9 +134,9 @@ class ProcessHost:
                 await self._move(workload_id, Phase.SUSPENDING)
                 await self._move(workload_id, Phase.RUNNING)
             grant = self._grants[workload_id]
-            report = Report(
-                grant.lease.epoch, Phase(seen.status.phase if seen.status else "running")
-            )
+            phase = Phase(seen.status.phase if seen.status else "running")
+            told = {"freezable": True, "suspend_bytes": 3e6, "suspend_seconds": 2.0}
+            report = Report(grant.lease.epoch, phase, signals=told)
             try:
                 answer = await self._plugin.heartbeat(
                     grant.lease.id, grant.credential, report, wait=0.0

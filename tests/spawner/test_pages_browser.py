@@ -76,6 +76,7 @@ async def test_a_session_is_suspended_resumed_and_discarded_by_hand(people: list
     await ada.home()
     row = page.locator("#hubernate-sessions li")
     await expect(row).to_contain_text("Your server is running.", timeout=PATIENT)
+    await expect(row).to_contain_text("Can be suspended: 3 MB of memory", timeout=PATIENT)
     await expect(page.locator("#stop")).to_have_count(0)
     await ada.press("Suspend now: Your server")
     await expect(row).to_contain_text("is suspended; your work is safe", timeout=PATIENT)

@@ -167,6 +167,9 @@ async def test_the_same_kernel_is_there_after_a_suspend(bench: Bench) -> None:
     kernel = await bench.server.start_kernel()
     await bench.server.execute(kernel, "x = list(range(100_000))")
     await until(lambda: bench.workload.signals.get("kernels"), 30)
+    told = await until(lambda: "freezable" in bench.workload.signals and bench.workload.signals, 30)
+    assert told["freezable"], told["blockers"]
+    assert told["suspend_bytes"] > 2**20
 
     bench.want(Desired.SUSPENDED)
     await bench.is_suspended()
