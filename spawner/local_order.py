@@ -108,7 +108,6 @@ def _order(
     control_devices: tuple[str, ...] | None,
 ) -> SupervisorOrder:
     spec, lease = placed.spec, placed.lease
-    controls = existing_control_devices() if control_devices is None else control_devices
     home = account.identity.home
     return SupervisorOrder(
         mode=task.mode,
@@ -129,7 +128,7 @@ def _order(
         tools=site.tools,
         store=site.store,
         binds=_binds(site, account),
-        devices=gpu_devices(lease.gpus, controls),
+        devices=gpu_devices(lease.gpus, control_devices),
         serve=spec.kind is Kind.SESSION,
         ready_path=task.ready_path,
         reachable_ports=site.reachable_ports,
@@ -167,8 +166,12 @@ def existing_control_devices() -> tuple[str, ...]:
     return tuple(path for path in NVIDIA_CONTROL_DEVICES if os.path.exists(path))
 
 
-def gpu_devices(gpus: tuple[Gpu, ...], control_devices: tuple[str, ...]) -> tuple[str, ...]:
-    """Host paths of what a lease lets its sandbox open."""
+def gpu_devices(
+    gpus: tuple[Gpu, ...], control_devices: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
+    """Host paths of what a lease lets its sandbox open; None: the control devices that exist."""
+    if control_devices is None:
+        control_devices = existing_control_devices()
     own = tuple(gpu.device for gpu in gpus)
     is_real = any(not gpu.virtual for gpu in gpus)
     return (*own, *control_devices) if is_real else own

@@ -55,7 +55,7 @@ Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)]
 
 
 def workload_routes(operations: Operations) -> APIRouter:
-    """Submitting, looking, wishing."""
+    """Submitting and looking."""
     router = APIRouter(tags=["workloads"])
     scheduler = operations.scheduler
 
@@ -85,6 +85,14 @@ def workload_routes(operations: Operations) -> APIRouter:
         waiting = scheduler.wait(workload_id, version=version, timeout=timeout, waiter=who.waiter)
         return _json(wire.WORKLOAD, await unless_gone(request, waiting))
 
+    return router
+
+
+def wish_routes(operations: Operations) -> APIRouter:
+    """Saying what should become of a workload, and taking up its place."""
+    router = APIRouter(tags=["workloads"])
+    scheduler = operations.scheduler
+
     @router.post("/workloads/{workload_id}/desired", response_model=Workload)
     async def desire(who: Who, workload_id: str, body: wire.DesireBody) -> Response:
         found = operations.desire(
@@ -113,6 +121,14 @@ def workload_routes(operations: Operations) -> APIRouter:
         who.require(Right.EXPIRE)
         ended = expiry.expire(scheduler, workload_id, snapshot=body.snapshot, actor=who.name)
         return _json(wire.WORKLOAD, ended)
+
+    return router
+
+
+def story_routes(operations: Operations) -> APIRouter:
+    """What happened to a workload, why it is as it is, and what it has written."""
+    router = APIRouter(tags=["workloads"])
+    scheduler = operations.scheduler
 
     @router.get("/workloads/{workload_id}/history", response_model=list[Event])
     async def history(who: Who, workload_id: str) -> Response:

@@ -15,7 +15,13 @@ from scheduler_bridge.api.middleware import BodyLimit, HubPrefix
 from scheduler_bridge.api.operations import Operations
 from scheduler_bridge.api.patience import HungUp
 from scheduler_bridge.api.rates import Rate, Rates
-from scheduler_bridge.api.routes import fleet_routes, lease_routes, workload_routes
+from scheduler_bridge.api.routes import (
+    fleet_routes,
+    lease_routes,
+    story_routes,
+    wish_routes,
+    workload_routes,
+)
 from scheduler_bridge.api.stream import stream_routes
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.wire import PREFIX
@@ -41,6 +47,8 @@ def create_service(
     operations = Operations(scheduler)
     for router in (
         workload_routes(operations),
+        wish_routes(operations),
+        story_routes(operations),
         lease_routes(operations),
         fleet_routes(operations),
         stream_routes(operations),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from scheduler_bridge.engine.books import Draft
@@ -32,19 +32,22 @@ _NOT_ASKED: Final = frozenset({Phase.RUNNING, Phase.LOST})
 """Whoever is suspended from here without us knowing of a beginning was not asked by us."""
 
 _UNDONE_RESUME: Final = frozenset({Phase.RESUMING, Phase.FILLING})
+_ACTOR: Final = "supervisor"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a holder reports: the phase its sandbox is in now, why, and what it brings along."""
+
+    target: Phase
+    cause: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    snapshot: SnapshotRef | None = None
+    exit_code: int | None = None
 
 
 def move_by_holder(
-    draft: Draft,
-    record: LeaseRecord,
-    workload: Workload,
-    target: Phase,
-    *,
-    cause: str,
-    evidence: Mapping[str, Any],
-    snapshot: SnapshotRef | None,
-    exit_code: int | None,
-    withdrawn: bool,
+    draft: Draft, record: LeaseRecord, workload: Workload, told: Told, *, withdrawn: bool
 ) -> Workload:
     """Stage the move, the release that may come with it, and what follows from it by itself.
 
@@ -52,37 +55,42 @@ def move_by_holder(
     resume. Raises `Conflict` for an illegal move, `Refused` for a suspend without snapshot.
     """
     before = workload
-    target = _as_cancelled(workload, target)
-    undoes_resume = workload.phase in _UNDONE_RESUME and target is Phase.SUSPENDED
-    _check_snapshot(workload, target, snapshot, undoes_resume)
-    actor = "supervisor"
-    for step in _path(workload, target):
-        workload = draft.move(
-            workload, step, cause=cause, actor=actor, evidence=evidence if step is target else None
-        )
-    failed = target is Phase.FAILED or undoes_resume or _undid_suspend(before, target)
-    known_error, known_remedy = (
-        ("", "") if target is Phase.RUNNING else (workload.last_error, workload.remedy)
-    )
-    workload = draft.put(
-        replace(
-            workload,
-            snapshot=snapshot or workload.snapshot,
-            exit_code=workload.exit_code if exit_code is None else exit_code,
-            log_path=str(evidence.get("log_path") or workload.log_path),
-            last_error=str(evidence.get("error") or (cause if failed else known_error)),
-            remedy=str(evidence.get("remedy") or ("" if failed else known_remedy)),
-            attempt=_attempt(workload, before, target),
-        )
-    )
-    if target not in HOLDS_LEASE:
-        draft.release(record, ended_as=target, cause=cause, actor=actor)
+    told = replace(told, target=_as_cancelled(workload, told.target))
+    undoes_resume = before.phase in _UNDONE_RESUME and told.target is Phase.SUSPENDED
+    _check_snapshot(workload, told.target, told.snapshot, undoes_resume)
+    for step in _path(workload, told.target):
+        evidence = told.evidence if step is told.target else None
+        workload = draft.move(workload, step, cause=told.cause, actor=_ACTOR, evidence=evidence)
+    failed = told.target is Phase.FAILED or undoes_resume or _undid_suspend(before, told.target)
+    workload = draft.put(_with_what_it_brings(workload, before, told, failed=failed))
+    if told.target not in HOLDS_LEASE:
+        draft.release(record, ended_as=told.target, cause=told.cause, actor=_ACTOR)
     return _follow_up(
         draft,
         draft.workload(workload.id),
         before=before,
         undoes_resume=undoes_resume,
         withdrawn=withdrawn,
+    )
+
+
+def _with_what_it_brings(
+    workload: Workload, before: Workload, told: Told, *, failed: bool
+) -> Workload:
+    """An error is kept until the workload runs again, or until a newer one takes its place."""
+    error, remedy = workload.last_error, workload.remedy
+    if told.target is Phase.RUNNING:
+        error, remedy = "", ""
+    if failed:
+        error, remedy = told.cause, ""
+    return replace(
+        workload,
+        snapshot=told.snapshot or workload.snapshot,
+        exit_code=workload.exit_code if told.exit_code is None else told.exit_code,
+        log_path=str(told.evidence.get("log_path") or workload.log_path),
+        last_error=str(told.evidence.get("error") or error),
+        remedy=str(told.evidence.get("remedy") or remedy),
+        attempt=_attempt(workload, before, told.target),
     )
 
 

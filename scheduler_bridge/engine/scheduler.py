@@ -17,7 +17,7 @@ from scheduler_bridge.engine.books import EVENTS_BELL, Books
 from scheduler_bridge.engine.cycle import run_cycle
 from scheduler_bridge.engine.explain import explain
 from scheduler_bridge.engine.holders import Standing
-from scheduler_bridge.engine.moves import move_by_holder
+from scheduler_bridge.engine.moves import Told, move_by_holder
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.errors import Conflict, Refused
 from scheduler_bridge.model.phases import HOLDS_LEASE, TERMINAL, Desired, Kind, Phase
@@ -277,17 +277,9 @@ class Scheduler:
         if workload.phase is target:
             return workload
         with self.books.draft() as draft:
-            move_by_holder(
-                draft,
-                record,
-                workload,
-                target,
-                cause=cause,
-                evidence=evidence or {},
-                snapshot=snapshot,
-                exit_code=exit_code,
-                withdrawn=lease_id in self._withdrawn,
-            )
+            told = Told(target, cause, evidence or {}, snapshot, exit_code)
+            withdrawn = lease_id in self._withdrawn
+            move_by_holder(draft, record, workload, told, withdrawn=withdrawn)
         self._remember(lease_id, before=workload, target=target)
         self.wake()
         return self.get(workload.id)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from scheduler_bridge.clusters.base import ClusterManager, LastWords, LaunchFailed, Life
 from scheduler_bridge.engine.holders import speaks_for, with_handle
 from scheduler_bridge.engine.losses import stage_gone
-from scheduler_bridge.engine.moves import move_by_holder
+from scheduler_bridge.engine.moves import Told, move_by_holder
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import SchedulerError
 from scheduler_bridge.model.phases import TERMINAL, Kind, Phase
@@ -148,19 +148,11 @@ class Steward:
         self._lose(record)
 
     def _believe(self, record: LeaseRecord, workload: Workload, words: LastWords) -> bool:
+        evidence = {"error": words.error, "remedy": words.remedy} if words.error else {}
+        told = Told(words.phase, words.cause, evidence, words.snapshot, words.exit_code)
         try:
             with self._books.draft() as draft:
-                move_by_holder(
-                    draft,
-                    record,
-                    workload,
-                    words.phase,
-                    cause=words.cause,
-                    evidence={"error": words.error, "remedy": words.remedy} if words.error else {},
-                    snapshot=words.snapshot,
-                    exit_code=words.exit_code,
-                    withdrawn=False,
-                )
+                move_by_holder(draft, record, workload, told, withdrawn=False)
         except SchedulerError as error:
             _log.error("the last words of %s are not possible: %s", workload.id, error)
             return False
