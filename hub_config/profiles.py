@@ -13,6 +13,7 @@
         gpu_model: NVIDIA A100-SXM4-80GB
         cpus: 8
         memory_gib: 64
+        suspend: never          # or allowed, which is the default
 
 `cpus` and `memory_gib` are limits, kept by the kernel's control groups: a session never gets more
 processor time, and in one that takes more memory a process is ended. Without them it may use the
@@ -37,8 +38,9 @@ from spawner.profiles_model import (
 
 PROFILES_FILE: Final = "profiles.yaml"
 _FIELDS: Final = frozenset(
-    {"slug", "title", "description", "gpus", "gpu_model", "cpus", "memory_gib"}
+    {"slug", "title", "description", "gpus", "gpu_model", "cpus", "memory_gib", "suspend"}
 )
+_SUSPEND: Final = ("allowed", "never")
 
 
 def profiles_for(largest_machine: int | None) -> tuple[Profile, ...]:
@@ -86,6 +88,7 @@ def _profile(entry: Any, where: str) -> Profile:
         cpus=float(_number(entry, "cpus", where)),
         memory_bytes=int(_number(entry, "memory_gib", where) * GIB),
         gpu_model=_text(entry, "gpu_model", where),
+        never_suspends=_choice(entry, "suspend", _SUSPEND, where) == "never",
     )
 
 
@@ -98,6 +101,14 @@ def _text(entry: dict[str, Any], key: str, where: str) -> str:
     if not isinstance(value, str):
         raise BadProfiles(f"{where}: {key} must be a text, not {value!r}.")
     return value
+
+
+def _choice(entry: dict[str, Any], key: str, allowed: tuple[str, ...], where: str) -> str:
+    """One of the allowed words, the first if the key is not there."""
+    value = entry.get(key, allowed[0])
+    if value not in allowed:
+        raise BadProfiles(f"{where}: {key} must be {' or '.join(allowed)}, not {value!r}.")
+    return str(value)
 
 
 def _number(entry: dict[str, Any], key: str, where: str) -> float:

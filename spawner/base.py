@@ -117,6 +117,7 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
             base_url=self.server.base_url if self.server else "/",
             memory_bytes=profile.memory_bytes,
             cpus=profile.cpus,
+            not_freezable_because=profile.why_not_freezable,
         )
 
     def _profile_of(self, workload: Workload) -> Profile:
@@ -230,7 +231,7 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
         closing = Closing(
             self.plugin, self.host, self.workload_id, actor=self.user.name, clock=time.monotonic
         )
-        reason = self.host.why_not_freezable()
+        reason = self.host.why_not_freezable(self.workload_id)
         if self._ends_for_good or reason:
             return await closing.stop(reason=reason or "its start was ended", limit=self.stop_wait)
         return await closing.suspend(reason="the server was stopped", limit=self.suspend_wait)

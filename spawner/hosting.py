@@ -86,7 +86,7 @@ NOTHING_SEEN = Seen()
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What a new supervisor is to do: `mode` is start, resume or adopt (see `SupervisorOrder`, also
-    for `memory_bytes` and `cpus`)."""
+    for `memory_bytes`, `cpus` and `not_freezable_because`)."""
 
     mode: str
     workload: Workload
@@ -96,6 +96,7 @@ class Launch:
     base_url: str
     memory_bytes: int = 0
     cpus: float = 0.0
+    not_freezable_because: str = ""
 
 
 class SessionHost(Protocol):
@@ -124,8 +125,8 @@ class SessionHost(Protocol):
         """The API token that the session's processes were started with, empty if unknown."""
         ...
 
-    def why_not_freezable(self) -> str:
-        """Empty if sessions can be suspended here, else the reason in one sentence."""
+    def why_not_freezable(self, workload_id: str) -> str:
+        """Empty if the session may be suspended, else what forbids it in one sentence."""
         ...
 
     async def forget(self, workload: Workload) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ class LocalHost:
             homes=site.homes_directory,
             first_inner_root=site.first_inner_root,
         )
-        return session_order(
+        order = session_order(
             site,
             Placed(workload.spec, grant.lease, grant.credential),
             book.account(workload.spec.user),
@@ -129,6 +130,8 @@ class LocalHost:
                 cpus=launch.cpus,
             ),
         )
+        reason = order.not_freezable_because or launch.not_freezable_because
+        return replace(order, not_freezable_because=reason)
 
     async def ask(self, workload_id: str, command: str, *, actor: str, reason: str) -> None:
         try:
@@ -169,9 +172,10 @@ class LocalHost:
         environment = read_json(self._directory(workload_id) / ORDER_FILE).get("environment")
         return str((environment or {}).get("JUPYTERHUB_API_TOKEN", ""))
 
-    def why_not_freezable(self) -> str:
+    def why_not_freezable(self, workload_id: str) -> str:
         if self._site.freezable:
-            return ""
+            order = read_json(self._directory(workload_id) / ORDER_FILE) if workload_id else {}
+            return str(order.get("not_freezable_because") or "")
         return self._site.not_freezable_because or "sessions cannot be suspended on this machine."
 
     async def forget(self, workload: Workload) -> None:

@@ -146,7 +146,7 @@ class SessionActionHandler(SessionsHandler):
         )
 
     async def _suspend(self, spawner: GpuSessionMixin) -> dict[str, Any]:
-        reason = spawner.host.why_not_freezable()
+        reason = spawner.host.why_not_freezable(spawner.workload_id)
         if reason:
             raise HostError(f"This session cannot be suspended: {reason}")
         actor, why = self.current_user.name, "suspended by its owner"

@@ -13,7 +13,8 @@ class Profile:
     """One choice in the form. `gpus` 0 is a session without GPU. `gpu_model` empty: any model.
 
     `cpus` and `memory_bytes` limit what a session may use (0: the machine's own limits). Changes
-    take effect at a session's next start or resume.
+    take effect at a session's next start or resume. Sessions of a size that `never_suspends` run
+    until they are stopped, and keep their GPUs while idle.
     """
 
     slug: str
@@ -23,6 +24,14 @@ class Profile:
     cpus: float = 0.0
     memory_bytes: int = 0
     gpu_model: str = ""
+    never_suspends: bool = False
+
+    @property
+    def why_not_freezable(self) -> str:
+        """Empty where sessions of this size may be suspended, else the reason in one sentence."""
+        if not self.never_suspends:
+            return ""
+        return f"Sessions of the size {self.title} are never suspended (suspend: never)."
 
     def limits_as_environment(self) -> dict[str, str]:
         """The variables in which JupyterHub's spawners tell programs inside of their limits."""

@@ -165,7 +165,7 @@ class ProcessHost:
             return ""
         return str(order["environment"].get("JUPYTERHUB_API_TOKEN", ""))
 
-    def why_not_freezable(self) -> str:
+    def why_not_freezable(self, workload_id: str) -> str:
         return self.not_freezable
 
     async def forget(self, workload: Workload) -> None:

@@ -32,10 +32,11 @@ profiles:
     gpu_model: A100
     cpus: 8
     memory_gib: 64
-  - {slug: small}
+    suspend: never
+  - {slug: small, suspend: allowed}
 """
     assert load_profiles(write(tmp_path, text)) == (
-        Profile("a100", "1 A100", "One.", 1, 8.0, 64 * GIB, "A100"),
+        Profile("a100", "1 A100", "One.", 1, 8.0, 64 * GIB, "A100", True),
         Profile("small", "small", ""),
     )
 
@@ -53,6 +54,7 @@ profiles:
         ("profiles: [{slug: a, gpus: 1.5}]", "gpus must be a whole number"),
         ("profiles: [{slug: a, gpus: -1}]", "0 or more"),
         ("profiles: [{slug: a, gpus: yes}]", "gpus must be a"),
+        ("profiles: [{slug: a, suspend: always}]", "suspend must be allowed or never"),
         ("profiles: [{slug: a, title: 3}]", "title must be a text"),
         ("profiles: [a]", "is a mapping with the keys"),
     ],

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ from snapshot import proc
 from snapshot.model import Process, StoreSettings, Tools
 from spawner.hosting import Launch, LaunchFailed, NotReachable, Seen
 from spawner.local import SINGLEUSER_ARGUMENTS, LocalHost, observe_folder, wait_for_end
+from spawner.local_order import ORDER_FILE
+from spawner.profiles_model import Profile
 from spawner.site import LocalSite
+from spawner.supervisor.order import write_order
 from spawner.supervisor.status import STATUS_FILE, Outcome, Status, write_status
 
 GONE = Process(2**22 - 1, 1)
@@ -195,9 +199,23 @@ async def test_nobody_in_the_folder_cannot_be_asked(tmp_path: Path) -> None:
 
 
 def test_why_it_cannot_be_frozen(tmp_path: Path) -> None:
-    assert LocalHost(site(tmp_path)).why_not_freezable() == ""
+    assert LocalHost(site(tmp_path)).why_not_freezable("w") == ""
     told = site(tmp_path, freezable=False, not_freezable_because="There is no CRIU.")
-    assert LocalHost(told).why_not_freezable() == "There is no CRIU."
+    assert LocalHost(told).why_not_freezable("w") == "There is no CRIU."
+
+
+def test_a_size_that_is_never_suspended_says_so_to_supervisor_and_hub(tmp_path: Path) -> None:
+    reason = Profile("big", "Big", "", never_suspends=True).why_not_freezable
+    assert Profile("small", "Small", "").why_not_freezable == ""
+    host = LocalHost(site(tmp_path))
+    order = host._order(replace(launch(), not_freezable_because=reason))
+    assert order.not_freezable_because == reason
+    assert "Big are never suspended" in reason
+    assert host._order(launch()).not_freezable_because == ""
+    folder = Path(order.directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_order(order, folder / ORDER_FILE)
+    assert host.why_not_freezable(order.workload_id) == reason
 
 
 def test_the_server_inside_is_never_ended_by_a_clock_and_uses_no_tcp_to_kernels() -> None:
