@@ -5,8 +5,9 @@ held up by what the network does, memory does not grow, and a resume on this nod
 Where the cache has no room for it (bounded, or the disk is full) or there is none, a pack waits in
 memory; of those there are `CONNECTIONS + WAITING` at most, and whoever brings the next one waits.
 
-While pages come, few uploads run: the processor belongs to the dump, which holds the session, and
-what is not uploaded now will be later. `hurry` ends that.
+While pages come, few uploads run, and none on a small machine: the processors belong to the dump,
+which holds the session, and what is not uploaded now will be later. `hurry` ends that, and so does a
+pack for which the cache has no room.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from snapshot.packs import Buffers
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 8
-PATIENT_CONNECTIONS = 1
 WAITING = 2
 
 Put = Callable[[str, bytearray], None]
@@ -31,11 +31,16 @@ Put = Callable[[str, bytearray], None]
 
 
 class Outbox:
-    """The packs of one snapshot. Safe to use from threads; the first failure ends all of it."""
+    """The packs of one snapshot. Safe to use from threads; the first failure ends all of it.
 
-    def __init__(self, put: Put, cache: PackCache | None, buffers: Buffers) -> None:
+    `patient` connections are used before `hurry`.
+    """
+
+    def __init__(
+        self, put: Put, cache: PackCache | None, buffers: Buffers, *, patient: int
+    ) -> None:
         self._put, self._cache, self._buffers = put, cache, buffers
-        self._gate = _Gate(PATIENT_CONNECTIONS)
+        self._gate = _Gate(min(patient, CONNECTIONS))
         self._spooled = Crew(CONNECTIONS, "ship")
         self._in_memory = Crew(CONNECTIONS, "ship", waiting=WAITING)
         self._crews = (self._spooled, self._in_memory)

@@ -32,6 +32,9 @@ from snapshot.stores.base import Store
 log = logging.getLogger(__name__)
 
 BATCHES_WAITING = 16
+PROCESSORS_PER_UPLOAD = 4
+"""While pages come. An upload takes a good part of one, and another if the store is on this machine."""
+
 KINDS = ("task", "shmem")
 
 
@@ -87,7 +90,9 @@ class SnapshotWriter:
         self._given_up = False
         self._buffers = Buffers()
         self._sealers = Crew(workers, "seal", waiting=BATCHES_WAITING)
-        self._outbox = Outbox(self._put_pack, cache, self._buffers)
+        self._outbox = Outbox(
+            self._put_pack, cache, self._buffers, patient=workers // PROCESSORS_PER_UPLOAD
+        )
 
     def __enter__(self) -> Self:
         return self
