@@ -18,6 +18,7 @@ from scheduler_bridge.engine.cycle import run_cycle
 from scheduler_bridge.engine.explain import explain
 from scheduler_bridge.engine.holders import Standing
 from scheduler_bridge.engine.moves import Told, move_by_holder
+from scheduler_bridge.engine.renewals import Renewals
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.errors import Conflict, Refused
 from scheduler_bridge.model.phases import HOLDS_LEASE, TERMINAL, Desired, Kind, Phase
@@ -41,7 +42,6 @@ PAUSE_SCOPES: Final = ("reclaim", "preempt", "all")
 MAX_PAUSE_SECONDS: Final = 30 * 86400.0
 _LISTED_AT_MOST = 1000
 _EVENTS_AT_ONCE = 500
-_REPEAT_INSTRUCTION_AFTER = 5.0
 
 
 class Scheduler:
@@ -58,20 +58,8 @@ class Scheduler:
         self.waiters: Counter[tuple[str, str]] = Counter()
         self._withdrawn: set[str] = set()
         self._failed_suspends: dict[str, float] = {}
-        self._told: dict[str, tuple[Desired, float]] = {}
-        self._saved_expiry: dict[str, float] = {}
-        self._renew_after_restart()
-
-    def _renew_after_restart(self) -> None:
-        """Nobody could renew while we were away: every holder gets a whole lease time."""
-        until = self.books.clock.now() + self.settings.lease_seconds
-        for record in list(self.books.leases.values()):
-            if record.lease.expires_at < until:
-                lease = replace(record.lease, expires_at=until)
-                self.books.leases[lease.id] = replace(record, lease=lease)
-                workload = self.books.workloads.get(lease.workload_id)
-                if workload is not None and workload.lease and workload.lease.id == lease.id:
-                    self.books.workloads[workload.id] = replace(workload, lease=lease)
+        self._renewals = Renewals(books, self.settings)
+        self._renewals.after_restart()
 
     # -- time --------------------------------------------------------------------------------
 
@@ -199,57 +187,7 @@ class Scheduler:
         self, lease_id: str, credential: str, report: Report, *, wait: float
     ) -> Instruction:
         """Renew, and learn what is desired."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + min(wait, self.settings.max_wait)
-        record, standing = holders.identify(self.books, lease_id, credential)
-        if standing is Standing.CURRENT and report.epoch == record.lease.epoch:
-            self._renew(record, report)
-        while True:
-            record, standing = holders.identify(self.books, lease_id, credential)
-            if standing is not Standing.CURRENT or report.epoch != record.lease.epoch:
-                return holders.revocation(self.books.clock.now())
-            workload = self.get(record.lease.workload_id)
-            news = self._is_news(lease_id, workload.desired, report.phase, loop.time())
-            if news or not await self.books.bells.wait(workload.id, end - loop.time()):
-                self._told[lease_id] = (workload.desired, loop.time())
-                return holders.instruction(workload, record)
-
-    def _is_news(self, lease_id: str, desired: Desired, phase: Phase, now: float) -> bool:
-        """Whether to answer at once: there is something to do that the holder may not know. What it
-        was told a moment ago is not repeated, or a busy holder would ask without end."""
-        if not holders.differs(desired, phase):
-            return False
-        told, at = self._told.get(lease_id, (None, 0.0))
-        return told is not desired or now - at >= _REPEAT_INSTRUCTION_AFTER
-
-    def _renew(self, record: LeaseRecord, report: Report) -> None:
-        """Telemetry stays in memory; the store hears of it a few times per lease."""
-        now = self.books.clock.now()
-        lease = replace(record.lease, expires_at=now + self.settings.lease_seconds)
-        told = holders.with_handle(record, report.handle)
-        workload = self.get(lease.workload_id)
-        if report.signals:
-            workload = replace(workload, signals=report.signals, signals_at=now)
-        stored_ago = lease.expires_at - self._stored_expiry(record)
-        save = told.handle != record.handle or stored_ago >= self.settings.lease_seconds / 4
-        record = replace(told, lease=lease)
-        self.books.observe(replace(workload, lease=lease), record, save=save)
-        if save:
-            self._saved_expiry[lease.id] = lease.expires_at
-        if workload.phase is Phase.LOST:
-            self._find_again(workload.id)
-
-    def _stored_expiry(self, record: LeaseRecord) -> float:
-        return self._saved_expiry.setdefault(record.lease.id, record.lease.expires_at)
-
-    def _find_again(self, workload_id: str) -> None:
-        with self.books.draft() as draft:
-            draft.move(
-                draft.workload(workload_id),
-                Phase.RUNNING,
-                cause="its supervisor reports again",
-                actor="scheduler",
-            )
+        return await self._renewals.beat(lease_id, credential, report, wait=wait)
 
     def move(
         self,
@@ -296,8 +234,7 @@ class Scheduler:
         if target not in HOLDS_LEASE:
             self._failed_suspends.pop(before.id, None)
             self._withdrawn.discard(lease_id)
-            self._told.pop(lease_id, None)
-            self._saved_expiry.pop(lease_id, None)
+            self._renewals.forget(lease_id)
 
     # -- the rest ----------------------------------------------------------------------------
 

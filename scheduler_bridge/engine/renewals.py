@@ -1,0 +1,103 @@
+"""Heartbeats: leases are renewed by them, and holders learn from the answer what is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from scheduler_bridge.engine import holders
+from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.holders import Standing
+from scheduler_bridge.engine.settings import Settings
+from scheduler_bridge.model.phases import Desired, Phase
+from scheduler_bridge.model.workload import Instruction, Report
+from scheduler_bridge.store.base import LeaseRecord
+
+REPEAT_AFTER_SECONDS: Final = 5.0
+SAVED_PER_LEASE: Final = 4
+"""How often the store hears of a renewal within one lease time."""
+
+
+class Renewals:
+    """Keeps in memory what each holder was told, and when its renewal was last stored."""
+
+    def __init__(self, books: Books, settings: Settings) -> None:
+        self._books = books
+        self._settings = settings
+        self._told: dict[str, tuple[Desired, float]] = {}
+        self._saved_expiry: dict[str, float] = {}
+
+    def after_restart(self) -> None:
+        """Nobody could renew while we were away: every holder gets a whole lease time."""
+        until = self._books.clock.now() + self._settings.lease_seconds
+        for record in list(self._books.leases.values()):
+            if record.lease.expires_at < until:
+                lease = replace(record.lease, expires_at=until)
+                self._books.leases[lease.id] = replace(record, lease=lease)
+                workload = self._books.workloads.get(lease.workload_id)
+                if workload is not None and workload.lease and workload.lease.id == lease.id:
+                    self._books.workloads[workload.id] = replace(workload, lease=lease)
+
+    async def beat(
+        self, lease_id: str, credential: str, report: Report, *, wait: float
+    ) -> Instruction:
+        """Renew, and answer as soon as there is news, after `wait` seconds at the latest.
+        Raises `NotFound`, `NotAllowed`."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(wait, self._settings.max_wait)
+        record, standing = holders.identify(self._books, lease_id, credential)
+        if standing is Standing.CURRENT and report.epoch == record.lease.epoch:
+            self._renew(record, report)
+        while True:
+            record, standing = holders.identify(self._books, lease_id, credential)
+            if standing is not Standing.CURRENT or report.epoch != record.lease.epoch:
+                return holders.revocation(self._books.clock.now())
+            workload = self._books.get(record.lease.workload_id)
+            news = self._is_news(lease_id, workload.desired, report.phase, loop.time())
+            if news or not await self._books.bells.wait(workload.id, end - loop.time()):
+                self._told[lease_id] = (workload.desired, loop.time())
+                return holders.instruction(workload, record)
+
+    def forget(self, lease_id: str) -> None:
+        """The lease was given back."""
+        self._told.pop(lease_id, None)
+        self._saved_expiry.pop(lease_id, None)
+
+    def _is_news(self, lease_id: str, desired: Desired, phase: Phase, now: float) -> bool:
+        """Whether to answer at once: there is something to do that the holder may not know. What it
+        was told a moment ago is not repeated, or a busy holder would ask without end."""
+        if not holders.differs(desired, phase):
+            return False
+        told, at = self._told.get(lease_id, (None, 0.0))
+        return told is not desired or now - at >= REPEAT_AFTER_SECONDS
+
+    def _renew(self, record: LeaseRecord, report: Report) -> None:
+        """Telemetry stays in memory; the store hears of it a few times per lease."""
+        now = self._books.clock.now()
+        lease = replace(record.lease, expires_at=now + self._settings.lease_seconds)
+        told = holders.with_handle(record, report.handle)
+        workload = self._books.get(lease.workload_id)
+        if report.signals:
+            workload = replace(workload, signals=report.signals, signals_at=now)
+        stored_ago = lease.expires_at - self._stored_expiry(record)
+        is_due = stored_ago >= self._settings.lease_seconds / SAVED_PER_LEASE
+        save = is_due or told.handle != record.handle
+        record = replace(told, lease=lease)
+        self._books.observe(replace(workload, lease=lease), record, save=save)
+        if save:
+            self._saved_expiry[lease.id] = lease.expires_at
+        if workload.phase is Phase.LOST:
+            self._find_again(workload.id)
+
+    def _stored_expiry(self, record: LeaseRecord) -> float:
+        return self._saved_expiry.setdefault(record.lease.id, record.lease.expires_at)
+
+    def _find_again(self, workload_id: str) -> None:
+        with self._books.draft() as draft:
+            draft.move(
+                draft.workload(workload_id),
+                Phase.RUNNING,
+                cause="its supervisor reports again",
+                actor="scheduler",
+            )
