@@ -12,11 +12,20 @@ FRESH_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """`can` is None while it is not known; `sentence` is empty then. `reasons` are in the way."""
+    """`can` is None while it is not known; `headline` is empty then. `reasons` are in the way, all
+    of them."""
 
     can: bool | None = None
-    sentence: str = ""
+    headline: str = ""
     reasons: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The headline with the first reason, where there is no room for more."""
+        if not self.reasons:
+            return self.headline
+        more = f" (and {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
+        return f"{self.headline} {self.reasons[0]}{more}"
 
 
 UNKNOWN = Outlook()
@@ -36,9 +45,7 @@ def outlook(signals: Mapping[str, Any], *, age_seconds: float) -> Outlook:
 
 def refused(reasons: tuple[str, ...]) -> Outlook:
     """It cannot be suspended, for these reasons."""
-    first = reasons[0] if reasons else "Something in it cannot be saved."
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return Outlook(False, f"Cannot be suspended. {first}{more}", reasons)
+    return Outlook(False, "Cannot be suspended.", reasons or ("Something in it cannot be saved.",))
 
 
 def possible(memory_bytes: float, seconds: float, connections: int) -> Outlook:

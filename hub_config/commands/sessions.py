@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from hub_config.commands.check import check
 from hub_config.commands.connection import Access, ask
 from hub_config.commands.errors import CommandError
 from hub_config.commands.names import display_name, resolve
@@ -26,6 +27,7 @@ from reclaimer.durations import format_duration
 from scheduler_bridge.model.phases import TERMINAL, Desired, Kind, Phase
 from scheduler_bridge.model.workload import Event, Workload
 from scheduler_bridge.plugin import SchedulerPlugin
+from spawner.badge import outlook
 
 WAIT_SECONDS: Final = 1800.0
 """Longest that `suspend` and `resume` watch; what was asked goes on without them."""
@@ -41,6 +43,7 @@ app = typer.Typer(help="Interactive sessions.", no_args_is_help=True)
 
 def register(parent: typer.Typer) -> None:
     """Add the commands."""
+    app.command("check")(check)
     parent.add_typer(app, name="sessions")
     parent.command()(suspend)
     parent.command()(resume)
@@ -112,6 +115,7 @@ def print_facts(workload: Workload, now: float) -> None:
         "team": workload.spec.team,
         "idle": _idle_text(workload, now) if workload.phase is Phase.RUNNING else "",
         "idle because": idle.reason if workload.phase is Phase.RUNNING else "",
+        "suspend": _outlook_text(workload, now),
         "snapshot": f"{snapshot.key} of {moment(snapshot.created_at)}" if snapshot else "",
         "kept until": _kept_text(workload),
         "exit code": "" if workload.exit_code is None else str(workload.exit_code),
@@ -128,6 +132,14 @@ def _kept_text(workload: Workload) -> str:
     """When its memory is deleted, and by which rule."""
     expiry = workload.deletion
     return f"{moment(expiry.at)}: {expiry.reason} (rule {expiry.rule})" if expiry else ""
+
+
+def _outlook_text(workload: Workload, now: float) -> str:
+    """Whether it could be suspended, with all reasons why not, one a line."""
+    if workload.phase is not Phase.RUNNING or workload.signals_at is None:
+        return ""
+    found = outlook(workload.signals, age_seconds=now - workload.signals_at)
+    return "\n              ".join((found.headline, *found.reasons))
 
 
 def _idle_text(workload: Workload, now: float) -> str:
