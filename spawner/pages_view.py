@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from scheduler_bridge.model.phases import Desired, Phase
-from scheduler_bridge.model.workload import FleetView, Pause, Workload
+from scheduler_bridge.model.workload import (
+    EXPIRY_NOTICE_SECONDS,
+    FleetView,
+    Pause,
+    Workload,
+)
 from spawner.badge import UNKNOWN, Outlook, outlook
 from spawner.hosting import Seen
 from spawner.names import server_title
@@ -40,6 +46,7 @@ class Row:
     `resume_now` tells whether Resume would start at once; `resume_when` says so in a sentence.
     `is_connected` is false for a session that lives but that the Hub does not route to.
     `can_suspend` is None while it is not known; `suspend_outlook` says why not, or what it costs.
+    `kept_until` says when the memory of a suspended session is deleted; `goes_soon` within a week.
     """
 
     server: str
@@ -62,6 +69,8 @@ class Row:
     resume_when: str = ""
     can_suspend: bool | None = None
     suspend_outlook: str = ""
+    kept_until: str = ""
+    goes_soon: bool = False
     notes: tuple[str, ...] = ()
     error: str = ""
     remedy: str = ""
@@ -120,6 +129,8 @@ def row(
         resume_when=resume_when(workload, capacity) if is_suspended else "",
         can_suspend=badge.can,
         suspend_outlook=badge.sentence,
+        kept_until=kept_until(workload, now=now),
+        goes_soon=_goes_soon(workload, now),
         notes=seen.status.notes if seen.status else (),
         error=_error(workload, seen),
         remedy=workload.remedy or (seen.status.remedy if seen.status and seen.status.error else ""),
@@ -135,6 +146,24 @@ def _badge(workload: Workload, now: float) -> Outlook:
 def is_left_alone(workload: Workload, is_active: bool) -> bool:
     """Whether a session runs, and is to, that the Hub knows of as stopped."""
     return not is_active and workload.phase is Phase.RUNNING and workload.desired is Desired.RUNNING
+
+
+def kept_until(workload: Workload, *, now: float) -> str:
+    """When the memory of a suspended session is deleted, why, and what keeps it; empty if never."""
+    expiry = workload.deletion
+    if expiry is None:
+        return ""
+    date = f"{datetime.fromtimestamp(expiry.at, UTC):%Y-%m-%d %H:%M} UTC"
+    why = f"{expiry.reason}; rule {expiry.rule}"
+    if not _goes_soon(workload, now):
+        return f"Kept until {date} ({why})."
+    left = _duration(expiry.at - now)
+    return f"Its memory is deleted in {left}, on {date} ({why}). Resume it to keep it."
+
+
+def _goes_soon(workload: Workload, now: float) -> bool:
+    expiry = workload.deletion
+    return expiry is not None and expiry.at - now <= EXPIRY_NOTICE_SECONDS
 
 
 def resume_when(workload: Workload, capacity: Capacity | None) -> str:
@@ -207,4 +236,4 @@ def _duration(seconds: float) -> str:
     minutes = max(1, round(seconds / 60))
     if minutes < 120:
         return f"{minutes} min"
-    return f"{minutes // 60} h"
+    return f"{minutes // 60} h" if minutes < 2 * 1440 else f"{minutes // 1440} days"

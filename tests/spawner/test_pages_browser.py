@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Dialog, Page, async_playwright, expect
+from playwright.async_api import Dialog, Page, Route, async_playwright, expect
 
 from tests.builders.hub import RunningHub, until
 
@@ -149,3 +149,27 @@ async def test_the_wait_that_ended_tells_the_place_and_the_page_goes_on_by_itsel
     # what the scheduler does when it is their turn
     assert (await ada.hub.api("POST", f"/users/{ada.name}/server")).status_code == 201
     await ada.page.wait_for_url(f"**/user/{ada.name}/**")
+
+
+async def test_the_date_on_which_memory_goes_is_shown_and_stands_out_when_it_is_near(
+    people: list[Person],
+) -> None:
+    """The date is the scheduler's; here the answer to the page is given one."""
+    ada, _ = people
+    page, dates = ada.page, {"kept_until": "Kept until 2030-01-01.", "goes_soon": False}
+
+    async def with_date(route: Route) -> None:
+        answer = await route.fetch()
+        told = await answer.json()
+        for each in told["sessions"]:
+            each.update(dates)
+        await route.fulfill(response=answer, json=told)
+
+    await ada.choose("cpu")
+    await until(lambda: ada.hub.is_ready(ada.name))
+    await page.route("**/hubernate/sessions*", with_date)
+    await ada.home()
+    await expect(page.locator("[data-kept=later]")).to_have_text("Kept until 2030-01-01.")
+    dates["goes_soon"] = True
+    await expect(page.locator(".alert-warning[data-kept=soon]")).to_be_visible(timeout=PATIENT)
+    await page.unroute_all(behavior="ignoreErrors")

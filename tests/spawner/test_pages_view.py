@@ -10,6 +10,7 @@ import pytest
 
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import (
+    Expiry,
     FleetView,
     Idleness,
     Pause,
@@ -55,6 +56,37 @@ def shown(workload: Workload, server: Server = READY, view: FleetView | None = N
 )
 def test_the_buttons(phase: Phase, server: Server, actions: tuple[str, ...]) -> None:
     assert shown(session(phase), server).actions == actions
+
+
+DAY = 86400.0
+
+
+def suspended_until(days: float, **more: Any) -> Workload:
+    expiry = Expiry("m", NOW + days * DAY, "strict", "suspended for 30 days", **more)
+    return session(Phase.SUSPENDED, snapshot=SHOT, expiry=expiry)
+
+
+def test_a_suspended_session_tells_until_when_it_is_kept_and_why() -> None:
+    later = shown(suspended_until(20))
+    assert later.kept_until == (
+        "Kept until 1970-01-21 00:16 UTC (suspended for 30 days; rule strict)."
+    )
+    assert not later.goes_soon
+    soon = shown(suspended_until(6.5))
+    assert soon.goes_soon
+    assert soon.kept_until.startswith("Its memory is deleted in 6 days, on 1970-01-07")
+    assert "Resume it to keep it" in soon.kept_until
+    assert "deleted in 12 h" in shown(suspended_until(0.5)).kept_until
+
+
+def test_what_is_not_suspended_as_that_snapshot_has_no_date() -> None:
+    expiry = Expiry("m", NOW + DAY, "strict", "because")
+    for workload in (
+        session(Phase.SUSPENDED, snapshot=SHOT),
+        session(Phase.RESUMING, snapshot=SHOT, expiry=expiry),
+        session(Phase.SUSPENDED, snapshot=SHOT, expiry=dataclasses.replace(expiry, snapshot="x")),
+    ):
+        assert (shown(workload).kept_until, shown(workload).goes_soon) == ("", False)
 
 
 def test_a_suspended_session_tells_its_size_and_age() -> None:
