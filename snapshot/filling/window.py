@@ -30,9 +30,11 @@ def allowed() -> Iterator[None]:
     lock = _open()
     try:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        while not os.pread(lock, 16, 0).strip():
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _raise(lock)
+        while not _is_raised(lock):
+            # Never waits for the end of another's restore: one that begins now raises it for both.
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _raise(lock)
             # Between the two another one may leave, as the last one, and lower it: hence the loop.
             fcntl.flock(lock, fcntl.LOCK_SH)
         yield
@@ -50,6 +52,11 @@ def settle() -> bool:
 
 def _open() -> int:
     return os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _is_raised(lock: int) -> bool:
+    """Whether it was raised by one of us, and nobody has lowered it since."""
+    return bool(os.pread(lock, 16, 0).strip()) and SETTING.read_text().strip() == "1"
 
 
 def _raise(lock: int) -> None:

@@ -7,6 +7,8 @@ waits for it, descriptors included.
 from __future__ import annotations
 
 import array
+import contextlib
+import errno
 import json
 import os
 import socket
@@ -38,20 +40,26 @@ def send(
 def receive(sock: socket.socket) -> tuple[Message, tuple[int, ...]] | None:
     """One message and its descriptors, which the caller owns. None: the other end is gone.
 
-    Raises `BlockingIOError` on a non-blocking socket without a message.
+    Raises `BlockingIOError` on a non-blocking socket without a message, `OSError` if there was no
+    room for all descriptors: going on without one would lose memory.
     """
-    try:
-        data, ancillary, _, _ = sock.recvmsg(
-            LARGEST, socket.CMSG_SPACE(MOST_DESCRIPTORS * _ITEM), socket.MSG_CMSG_CLOEXEC
-        )
-    except ConnectionResetError:
-        return None
+    data, ancillary, flags = _receive_what_is_left(sock)
     descriptors = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(content[: len(content) - len(content) % _ITEM])
-    if not data:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return None
-    return json.loads(data), tuple(descriptors)
+    if data and not flags & socket.MSG_CTRUNC:
+        return json.loads(data), tuple(descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    if data:
+        raise OSError(errno.EMFILE, "no room for descriptors")
+    return None
+
+
+def _receive_what_is_left(sock: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int]:
+    """The end of one who had not read everything is reported before what it sent: ask again."""
+    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * _ITEM)
+    with contextlib.suppress(ConnectionResetError):
+        return sock.recvmsg(LARGEST, room, socket.MSG_CMSG_CLOEXEC)[:3]
+    return sock.recvmsg(LARGEST, room, socket.MSG_CMSG_CLOEXEC)[:3]
