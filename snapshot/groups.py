@@ -20,7 +20,7 @@ from snapshot import images
 
 MACHINE: Final = "x86_64"
 
-_GROUP_MAP, _FIRST = 2, 1  # of the image
+_GROUP_MAP, _FIRST, _OUTER = 2, 1, 2  # of the image
 
 _SETGROUPS = 116
 _PAGE = 0x1000
@@ -43,6 +43,28 @@ def known(user_namespace: bytes) -> frozenset[int]:
                 extent = {n: v for n, _, v in images.decode(value) if isinstance(v, int)}
                 found.add(extent.get(_FIRST, 0))
     return frozenset(found)
+
+
+def owned_by(user_namespace: bytes, inner_root: int) -> bytes:
+    """The same image with its root mapped to that host id, which each sandbox has of its own.
+    Raises `images.ImageError`."""
+    magic, records = images.split(user_namespace)
+    return images.join(magic, (_change_maps(record, inner_root) for record in records))
+
+
+def _change_maps(record: bytes, inner_root: int) -> bytes:
+    return images.encode(
+        (number, wire, _change_extent(value, inner_root) if isinstance(value, bytes) else value)
+        for number, wire, value in images.decode(record)
+    )
+
+
+def _change_extent(extent: bytes, inner_root: int) -> bytes:
+    """Of the extents, only the namespace root's begins with id 0."""
+    fields = tuple(images.decode(extent))
+    if any(number == _FIRST and value for number, _, value in fields):
+        return extent
+    return images.encode((n, w, inner_root if n == _OUTER else v) for n, w, v in fields)
 
 
 def library(groups: Sequence[int]) -> bytes:

@@ -52,6 +52,7 @@ RESTORE_SECONDS = 120.0
 PID_FILE = "restored.pid"
 READERS = 4
 _FILES = "files.img"
+_USER_NAMESPACE = "userns-"
 
 START_FRESH = "Start a fresh session; the snapshot is kept."
 
@@ -115,7 +116,13 @@ class Restore:
             host_facts.refuse_unless_compatible(about.constraints, here)
             gpu.check()
         with self.steps.step("read"):
-            await asyncio.to_thread(lay_out, snapshot, folder, lazy=filling is not None)
+            await asyncio.to_thread(
+                lay_out,
+                snapshot,
+                folder,
+                lazy=filling is not None,
+                inner_root=self.spec.inner_root,
+            )
         with self.steps.step("adapt"):
             order, notes = await asyncio.to_thread(
                 self._prepare, snapshot, about, folder, filling is not None
@@ -255,16 +262,24 @@ def _record(snapshot: Snapshot) -> record.TreeRecord:
         ) from error
 
 
-def lay_out(snapshot: Snapshot, folder: Scratch, *, lazy: bool = False) -> None:
+def lay_out(
+    snapshot: Snapshot, folder: Scratch, *, lazy: bool = False, inner_root: int | None = None
+) -> None:
     """Write the images as CRIU expects them, except `files.img`. `lazy`: without the pages that
-    come later, nor any mention of them. Raises what the snapshot does."""
+    come later, nor any mention of them. `inner_root` is the sandbox's, which is another one in a
+    fork or on another machine. Raises what the snapshot does."""
+
+    def image(name: str) -> bytes:
+        content = revision.revised(name, snapshot.read_file(name))
+        if inner_root is not None and name.startswith(_USER_NAMESPACE):
+            return groups.owned_by(content, inner_root)
+        return content
+
     names = [name for name in snapshot.file_names() if name.endswith(".img") and name != _FILES]
     memories = [name for name in names if name.startswith("pagemap-")]
     names = [name for name in names if name not in memories]
     with ThreadPoolExecutor(READERS, thread_name_prefix="lay-out") as pool:
-        written = pool.map(
-            lambda name: folder.write(name, revision.revised(name, snapshot.read_file(name))), names
-        )
+        written = pool.map(lambda name: folder.write(name, image(name)), names)
         # The pages are one after the other: each call reads in parallel by itself.
         for name in memories:
             _lay_out_pages(snapshot, folder, name, lazy=lazy)
@@ -289,7 +304,7 @@ def _lay_out_pages(snapshot: Snapshot, folder: Scratch, name: str, *, lazy: bool
 
 def _known_groups(snapshot: Snapshot) -> frozenset[int]:
     """The group ids that the frozen tree's user namespace has."""
-    names = [name for name in snapshot.file_names() if name.startswith("userns-")]
+    names = [name for name in snapshot.file_names() if name.startswith(_USER_NAMESPACE)]
     return frozenset[int]().union(*(groups.known(snapshot.read_file(name)) for name in names))
 
 
