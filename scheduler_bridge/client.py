@@ -34,6 +34,7 @@ from scheduler_bridge.model.workload import (
     Expiry,
     Explanation,
     FleetView,
+    Fork,
     Grant,
     Idleness,
     Instruction,
@@ -98,6 +99,20 @@ class SchedulerClient:
     async def submit(self, spec: WorkloadSpec, *, key: str) -> Workload:
         body = wire.SUBMIT.dump_json(wire.SubmitBody(spec, key))
         return await self._call(wire.WORKLOAD, "POST", "/workloads", body)
+
+    async def fork(
+        self,
+        workload_id: str,
+        *,
+        new: Fork,
+        snapshot: SnapshotRef,
+        source_snapshot: str,
+        actor: str,
+    ) -> Workload:
+        body = wire.FORK.dump_json(wire.ForkBody(new, snapshot, source_snapshot, actor))
+        return await self._call(
+            wire.WORKLOAD, "POST", f"/workloads/{_part(workload_id)}/fork", body
+        )
 
     async def get(self, workload_id: str) -> Workload:
         return await self._call(wire.WORKLOAD, "GET", f"/workloads/{_part(workload_id)}")

@@ -13,6 +13,7 @@ from scheduler_bridge.agent.inventory import virtual_gpus
 from scheduler_bridge.clusters.output import read_output
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.expiry import announce, expire
+from scheduler_bridge.engine.forks import fork
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, ManualClock, Settings, SystemClock
 from scheduler_bridge.model.phases import Desired, Kind, Phase
@@ -21,6 +22,7 @@ from scheduler_bridge.model.workload import (
     Expiry,
     Explanation,
     FleetView,
+    Fork,
     Grant,
     Idleness,
     Instruction,
@@ -71,6 +73,24 @@ class InProcessScheduler:
 
     async def submit(self, spec: WorkloadSpec, *, key: str) -> Workload:
         return self.engine.submit(spec, key=key, actor=_ACTOR)
+
+    async def fork(
+        self,
+        workload_id: str,
+        *,
+        new: Fork,
+        snapshot: SnapshotRef,
+        source_snapshot: str,
+        actor: str,
+    ) -> Workload:
+        return fork(
+            self.engine,
+            workload_id,
+            new=new,
+            snapshot=snapshot,
+            source_snapshot=source_snapshot,
+            actor=actor,
+        )
 
     async def get(self, workload_id: str) -> Workload:
         return self.engine.get(workload_id)

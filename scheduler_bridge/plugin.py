@@ -16,6 +16,7 @@ from scheduler_bridge.model.workload import (
     Expiry,
     Explanation,
     FleetView,
+    Fork,
     Grant,
     Idleness,
     Instruction,
@@ -33,7 +34,23 @@ class SchedulerPlugin(Protocol):
 
     async def submit(self, spec: WorkloadSpec, *, key: str) -> Workload:
         """Put a workload into the queue. Idempotent: a live workload of the same key is returned
-        as it is. Raises `Refused` at once for what can never fit, naming limit and remedy."""
+        as it is, but for a suspended session's team, which becomes the one that is asked for.
+        Raises `Refused` at once for what can never fit, naming limit and remedy."""
+        ...
+
+    async def fork(
+        self,
+        workload_id: str,
+        *,
+        new: Fork,
+        snapshot: SnapshotRef,
+        source_snapshot: str,
+        actor: str,
+    ) -> Workload:
+        """Another session out of a suspended one: suspended as `snapshot`, which is a copy of
+        `source_snapshot`, with the same owner, team and size, and wanted by nobody yet. Idempotent
+        for the same id. Raises `Conflict`, having changed nothing, when the first session is not
+        suspended as that snapshot (any more), or the key or id is taken."""
         ...
 
     async def get(self, workload_id: str) -> Workload:

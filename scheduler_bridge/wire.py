@@ -16,6 +16,7 @@ from scheduler_bridge.model.workload import (
     Expiry,
     Explanation,
     FleetView,
+    Fork,
     Grant,
     Idleness,
     Instruction,
@@ -74,6 +75,16 @@ class ExpireBody:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkBody:
+    """Body of `POST /workloads/{id}/fork`."""
+
+    new: Fork
+    snapshot: SnapshotRef
+    source_snapshot: str
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PauseBody:
     """Body of `PUT /pauses/{scope}`. `seconds` 0 ends the pause."""
 
@@ -99,6 +110,7 @@ PAUSE_BODY: Final = TypeAdapter(PauseBody)
 PROBLEM: Final = TypeAdapter(Problem)
 IDLENESS: Final = TypeAdapter(Idleness)
 EXPIRY: Final = TypeAdapter(Expiry | None)
+FORK: Final = TypeAdapter(ForkBody)
 EXPIRE: Final = TypeAdapter(ExpireBody)
 WORKLOAD: Final = TypeAdapter(Workload)
 FOUND: Final = TypeAdapter(Workload | None)

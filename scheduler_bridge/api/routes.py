@@ -17,6 +17,7 @@ from scheduler_bridge.api.patience import unless_gone
 from scheduler_bridge.api.rates import Rates
 from scheduler_bridge.clusters.output import read_output
 from scheduler_bridge.engine import expiry
+from scheduler_bridge.engine.forks import fork
 from scheduler_bridge.model.phases import Kind
 from scheduler_bridge.model.workload import (
     Event,
@@ -99,6 +100,19 @@ def wish_routes(operations: Operations) -> APIRouter:
             who, workload_id, body.desired, actor=body.actor, reason=body.reason
         )
         return _json(wire.WORKLOAD, found)
+
+    @router.post("/workloads/{workload_id}/fork", response_model=Workload)
+    async def make_fork(who: Who, workload_id: str, body: wire.ForkBody) -> Response:
+        who.require(Right.SUBMIT)
+        made = fork(
+            scheduler,
+            workload_id,
+            new=body.new,
+            snapshot=body.snapshot,
+            source_snapshot=body.source_snapshot,
+            actor=body.actor or who.name,
+        )
+        return _json(wire.WORKLOAD, made)
 
     @router.post("/workloads/{workload_id}/take", response_model=Grant)
     async def take(who: Who, workload_id: str) -> Response:

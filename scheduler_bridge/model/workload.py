@@ -98,6 +98,17 @@ class SnapshotRef:
     constraints: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """What tells a fork from the session that it comes from. `id` is new and the caller's choice,
+    because what belongs to the fork is laid out under it before the scheduler hears of it."""
+
+    id: str
+    key: str
+    name: str
+    server: str
+
+
 EXPIRY_NOTICE_SECONDS: Final = 7 * 86400.0
 """How long the owner must have been able to see the date before anything is deleted."""
 
