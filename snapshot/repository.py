@@ -161,10 +161,17 @@ def _order(key: SnapshotKey) -> tuple[int, int]:
     return key.epoch, key.sequence
 
 
-def open_repository(settings: StoreSettings, *, patience: Patience | None = None) -> Repository:
+def open_repository(
+    settings: StoreSettings, *, patience: Patience | None = None, ask: bool = True
+) -> Repository:
     """The repository that the settings name. Makes the bucket, the folders and a key-encryption
-    key where there is none. Raises `StoreDeniedError`, `StoreUnavailableError`."""
-    store = RetryingStore(_open_store(settings, patience or Patience()), patience or Patience())
+    key where there is none; without `ask` the store is not spoken to, and its bucket must be there.
+    Raises `StoreDeniedError`, `StoreUnavailableError`."""
+    patience = patience or Patience()
+    opened = _open_store(settings)
+    if ask and isinstance(opened, S3Store):
+        again(opened.create_bucket, patience)
+    store = RetryingStore(opened, patience)
     cache = None
     if settings.cache_directory:
         cache = PackCache(Path(settings.cache_directory), settings.cache_bytes)
@@ -172,7 +179,7 @@ def open_repository(settings: StoreSettings, *, patience: Patience | None = None
     return Repository(store, keys, cache=cache)
 
 
-def _open_store(settings: StoreSettings, patience: Patience) -> Store:
+def _open_store(settings: StoreSettings) -> Store:
     if settings.kind == "directory":
         return DirectoryStore(Path(settings.location))
     if settings.kind != "s3":
@@ -180,11 +187,9 @@ def _open_store(settings: StoreSettings, patience: Patience) -> Store:
             f"There is no kind of store called {settings.kind!r}.", remedy="Use s3 or directory."
         )
     access, secret = _credentials(Path(settings.credentials_file))
-    store = S3Store(
+    return S3Store(
         S3Settings(settings.location, settings.bucket, access, secret, region=settings.region)
     )
-    again(store.create_bucket, patience)
-    return store
 
 
 def _credentials(path: Path) -> tuple[str, str]:

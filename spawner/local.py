@@ -23,7 +23,7 @@ from traitlets import List as ListTrait
 from scheduler_bridge.model.workload import Workload
 from snapshot import proc
 from snapshot.errors import SnapshotError
-from snapshot.model import Process
+from snapshot.model import Process, StoreSettings
 from snapshot.repository import open_repository
 from spawner.base import GpuSessionMixin
 from spawner.hosting import HostError, Launch, LaunchFailed, NotReachable, Seen, SessionHost
@@ -97,7 +97,7 @@ class LocalHost:
     async def launch(self, launch: Launch) -> Mapping[str, Any]:
         try:
             order = await asyncio.to_thread(self._order, launch)
-            warm = warm_for(self._site.python)
+            warm = warm_for(self._site.python, self._site.store)
             process = await asyncio.to_thread(
                 start_supervisor, order, python=self._site.python, warm=warm
             )
@@ -208,9 +208,9 @@ def _snapshot_for(launch: Launch) -> str:
 
 
 @cache
-def warm_for(python: str) -> WarmSupervisors:
+def warm_for(python: str, store: StoreSettings) -> WarmSupervisors:
     """One for all spawners of a Hub."""
-    return warm_supervisors(python)
+    return warm_supervisors(python, store)
 
 
 async def wait_for_end(process: Process) -> None:

@@ -10,13 +10,13 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from scheduler_bridge.model.phases import Kind
 from scheduler_bridge.model.workload import Gpu, Lease, WorkloadSpec
-from snapshot.model import Bind, Process
+from snapshot.model import Bind, Process, StoreSettings
 from spawner.identity import Account
 from spawner.site import LocalSite
 from spawner.supervisor.order import SupervisorOrder, write_order
@@ -277,10 +277,10 @@ def _order_warm(waiting: subprocess.Popen[bytes], directory: Path) -> Process | 
     return Process(**json.loads(answer)) if answer else None
 
 
-def warm_supervisors(python: str) -> WarmSupervisors:
+def warm_supervisors(python: str, store: StoreSettings) -> WarmSupervisors:
     """What `start_supervisor` can be given as `warm`."""
     argv = (python, "-m", "spawner.supervisor", "--background", "--wait")
-    return WarmSupervisors(argv, clean_environment())
+    return WarmSupervisors((*argv, "--store", json.dumps(asdict(store))), clean_environment())
 
 
 def clean_environment() -> dict[str, str]:

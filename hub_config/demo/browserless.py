@@ -24,6 +24,11 @@ class StoryError(Exception):
     """Something that should have happened did not; the message says what."""
 
 
+def is_last(event: dict[str, Any]) -> bool:
+    """Whether an event of a start's progress says how it ended."""
+    return bool(event.get("ready") or event.get("failed"))
+
+
 @dataclass(slots=True)
 class Researcher:
     """One logged-in user. `token` is an API token of that user, obtained through the login form."""
@@ -78,7 +83,18 @@ class Researcher:
                     return
                 if model is None or not model["pending"]:
                     raise StoryError(f"{self.name}'s server did not start: {model}")
-                await asyncio.sleep(0.02)
+                await self._until_progress_ends(server)
+
+    async def _until_progress_ends(self, server: str) -> None:
+        """Listen to the start's progress, as the Hub's page does: asking again and again would take
+        from the Hub the time that it needs for the start."""
+        path = f"servers/{server}" if server else "server"
+        url = f"{self.api}/users/{self.name}/{path}/progress"
+        headers = {"Authorization": f"token {self.token}"}
+        async with self.http.stream("GET", url, headers=headers, timeout=None) as events:
+            async for line in events.aiter_lines():
+                if line.startswith("data:") and is_last(json.loads(line.removeprefix("data:"))):
+                    return
 
     async def until_stopped(self, server: str = "", *, timeout: float = 60.0) -> None:
         """Wait until the Hub shows the server as stopped."""

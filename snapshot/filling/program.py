@@ -24,7 +24,7 @@ from snapshot.filling import lazy, wire
 from snapshot.filling.filler import Filler, FillOrder, Held, Links
 from snapshot.filling.journal import Journal
 from snapshot.model import StoreSettings
-from snapshot.repository import open_repository
+from snapshot.repository import Repository, open_repository
 
 LOG_FILE = "filler.log"
 MARKER_FILE = "filling"
@@ -45,6 +45,21 @@ class Beginning:
         return {"is": "begin", **asdict(self)}
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A repository that was opened before it was needed, and the settings that it was opened for."""
+
+    settings: StoreSettings
+    repository: Repository
+
+
+def repository_of(settings: StoreSettings, ready: Ready | None = None) -> Repository:
+    """What reads are done from. Nothing is asked of the store yet. Raises `StoreDeniedError`."""
+    if ready is not None and ready.settings == settings:
+        return ready.repository
+    return open_repository(settings, ask=False)
+
+
 def is_filling(directory: Path) -> bool:
     """Whether the tree of a sandbox's folder still lacks memory."""
     return (directory / MARKER_FILE).exists()
@@ -58,7 +73,7 @@ def main() -> None:
         os._exit(0)  # threads that wait for the store must not keep us
 
 
-def serve(sock: socket.socket) -> None:
+def serve(sock: socket.socket, ready: Ready | None = None) -> None:
     """Be the filler that `sock` asks for. Returns when there is nothing left to do."""
     received = wire.receive(sock)
     if received is None:
@@ -72,14 +87,21 @@ def serve(sock: socket.socket) -> None:
     _open_log(Path(beginning.directory))
     links = Links(sock, socket.socket(fileno=guard))
     try:
-        _fill(beginning, Journal(journal), links, _held(sock, message.get("held", 0)))
+        held = _held(sock, message.get("held", 0))
+        _fill(beginning, Journal(journal), links, held, repository_of(settings, ready))
     except (SnapshotError, OSError, ValueError) as error:
         _log.exception("the filler ends")
         links.tell({"is": "failed", "why": str(error)})
 
 
-def _fill(beginning: Beginning, journal: Journal, links: Links, held: list[Held]) -> None:
-    snapshot = open_repository(beginning.settings).open(beginning.manifest)
+def _fill(
+    beginning: Beginning,
+    journal: Journal,
+    links: Links,
+    held: list[Held],
+    repository: Repository,
+) -> None:
+    snapshot = repository.open(beginning.manifest)
     layout = lazy.read_layout(snapshot)
     earlier = lazy.read_working_set(snapshot, layout)
     directory = Path(beginning.directory)
@@ -130,10 +152,11 @@ def _open_log(directory: Path) -> None:
 class Spare:
     """A fork of this process that waits to be a filler. Make it while there is one thread.
 
-    It ends with this process, unless it has been taken.
+    It ends with this process, unless it has been taken. `ready` is what it reads from if that is
+    the one that is asked for: it must not have spoken to its store yet, connections do not fork.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ready: Ready | None = None) -> None:
         ours, there = wire.pair()
         self._sock: socket.socket | None = ours
         self.pid = os.fork()
@@ -144,7 +167,7 @@ class Spare:
             os.dup2(quiet, 0)
             os.dup2(quiet, 1)  # whoever reads our output must not have to wait for a filler
             try:
-                serve(there)
+                serve(there, ready)
             finally:
                 os._exit(0)
         there.close()

@@ -1,4 +1,4 @@
-"""Program `python -m spawner.supervisor --order FILE [--background]`, or `--wait [--background]`.
+"""Program `python -m spawner.supervisor --order FILE [--background]`, or `--wait [--store JSON]`.
 
 With `--background` it forks first: the parent prints the supervisor's PID and start time as JSON
 and exits, so that whoever starts a supervisor never becomes its parent. The imports come after the
@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from snapshot.filling.program import Spare
+    from spawner.supervisor.prepared import Prepared
 
 
 def main() -> int:
@@ -27,11 +27,12 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--order")
     what.add_argument("--wait", action="store_true")
+    parser.add_argument("--store", default="", help="the store's settings as JSON, with --wait")
     parser.add_argument("--background", action="store_true")
     arguments = parser.parse_args()
-    spare = None
+    prepared = None
     if arguments.wait:
-        order, spare = _wait()
+        order, prepared = _wait(arguments.store)
     else:
         order = arguments.order
     if not order:
@@ -40,24 +41,25 @@ def main() -> int:
         _leave()
     from spawner.supervisor.running import run
 
-    return run(order, spare)
+    return run(order, prepared)
 
 
-def _wait() -> tuple[str, Spare]:
-    """Import what a resume needs, fork what may fill it, then read the order's path. Standard error
-    becomes its log."""
+def _wait(store: str) -> tuple[str, Prepared]:
+    """Import and prepare what a resume needs, then read the order's path. Standard error becomes
+    its log."""
+    import snapshot.freezer  # noqa: F401
     import spawner.supervisor.running  # noqa: F401
-    from snapshot.filling.program import Spare
+    from spawner.supervisor.prepared import prepare
     from spawner.supervisor.status import LOG_FILE
 
-    spare = Spare()
+    prepared = prepare(store)
     order = sys.stdin.readline().strip()
     if order:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         log = os.open(os.path.join(os.path.dirname(order), LOG_FILE), flags, 0o600)
         os.dup2(log, 2)
         os.close(log)
-    return order, spare
+    return order, prepared
 
 
 def _leave() -> None:

@@ -36,9 +36,9 @@ from spawner.supervisor.machine import (
 from spawner.supervisor.order import SupervisorOrder
 
 if TYPE_CHECKING:
-    from snapshot.filling.program import Spare
     from snapshot.freezer import LocalFreezer
     from snapshot.repository import Repository
+    from spawner.supervisor.prepared import Prepared
 
 _log = logging.getLogger(__name__)
 
@@ -171,9 +171,9 @@ class LocalMachine(LocalHost):
     from starting.
     """
 
-    def __init__(self, order: SupervisorOrder, spare: Spare | None = None) -> None:
+    def __init__(self, order: SupervisorOrder, prepared: Prepared | None = None) -> None:
         super().__init__(order.tools)
-        self._order, self._spare = order, spare
+        self._order, self._prepared = order, prepared
         self._opened: Repository | None = None
 
     async def _repository(self) -> Repository:
@@ -182,10 +182,19 @@ class LocalMachine(LocalHost):
         return self._opened
 
     async def _freezer(self) -> LocalFreezer:
+        from snapshot.freezer import LocalFreezer
+
+        return LocalFreezer(self._order.tools, await self._repository())
+
+    async def _thawer(self) -> LocalFreezer:
+        """For reading only: the store need not be asked whether it is ready to be written to."""
+        from snapshot.filling.program import repository_of
         from snapshot.freezer import LazySource, LocalFreezer
 
-        lazy = LazySource(self._order.store, self._spare)
-        return LocalFreezer(self._order.tools, await self._repository(), lazy=lazy)
+        order, prepared = self._order, self._prepared
+        ready, spare = (prepared.ready, prepared.spare) if prepared else (None, None)
+        repository = await asyncio.to_thread(repository_of, order.store, ready)
+        return LocalFreezer(order.tools, repository, lazy=LazySource(order.store, spare))
 
     async def inspect(self, process: Process) -> tuple[Blocker, ...]:
         return await asyncio.to_thread(proctree.inspect, process)
@@ -229,7 +238,7 @@ class LocalMachine(LocalHost):
 
     async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
         try:
-            freezer = await self._freezer()
+            freezer = await self._thawer()
             return await freezer.thaw(spec, manifest, on_step=_log_step)
         except (SnapshotError, OSError) as error:
             message, remedy = _why(error)

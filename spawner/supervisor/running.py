@@ -19,7 +19,7 @@ from spawner.supervisor.status import LOG_FILE, Outcome
 from spawner.supervisor.wishes import Action, Wishes
 
 if TYPE_CHECKING:
-    from snapshot.filling.program import Spare
+    from spawner.supervisor.prepared import Prepared
 
 _log = logging.getLogger(__name__)
 
@@ -39,18 +39,17 @@ def open_log(directory: Path, workload_id: str) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def run(order_file: str, spare: Spare | None = None) -> int:
-    """Supervise as the order says; returns the exit status. `spare` may become the filler of a
-    resume."""
+def run(order_file: str, prepared: Prepared | None = None) -> int:
+    """Supervise as the order says; returns the exit status."""
     os.umask(0o022)
     order = read_order(Path(order_file))
     open_log(Path(order.directory), order.workload_id)
     become_subreaper()
     _log.info("supervisor %d begins: %s", os.getpid(), order.mode)
-    if spare is not None and order.mode != "resume":
-        spare.dismiss()
+    if prepared is not None and order.mode != "resume":
+        prepared.spare.dismiss()
     try:
-        outcome = asyncio.run(_supervise(order, spare))
+        outcome = asyncio.run(_supervise(order, prepared))
     except AlreadySupervisedError as error:
         _log.error("%s", error)
         return 1
@@ -72,10 +71,10 @@ def listen_to_signals(wishes: Wishes) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-async def _supervise(order: SupervisorOrder, spare: Spare | None) -> Outcome | None:
+async def _supervise(order: SupervisorOrder, prepared: Prepared | None) -> Outcome | None:
     scheduler, wishes = SchedulerClient(order.scheduler), Wishes()
     listen_to_signals(wishes)
     try:
-        return await supervise(order, LocalMachine(order, spare), scheduler, wishes)
+        return await supervise(order, LocalMachine(order, prepared), scheduler, wishes)
     finally:
         await scheduler.aclose()
