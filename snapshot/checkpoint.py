@@ -106,7 +106,7 @@ class Checkpoint:
 
     async def _inspect(self, gpu: Taking) -> None:
         blockers = await asyncio.to_thread(
-            trial.inspect_stopped, self.process, gpu_saved=gpu.in_charge
+            trial.inspect_before_dump, self.process, gpu_saved=gpu.in_charge
         )
         blockers = (*skeleton.closed_folders(self.spec, self.process), *blockers)
         if blockers := blockers or await gpu.look():

@@ -1,14 +1,14 @@
-"""The verdict on a tree that stands still: right before a dump, and when somebody asks for a test.
+"""The verdict with ptrace's help: right before a dump, and when somebody asks for a test.
 
-The tree is stopped for some milliseconds (see `inspection.stopping`). Apart from `proctree` because
-python-ptrace takes a while to load, which a starting session would wait for in vain.
+See `inspection.stopping` for what the tree notices of it. Apart from `proctree` because python-ptrace
+takes a while to load, which a starting session would wait for in vain.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from snapshot.inspection.stopping import Stopped, while_stopped
+from snapshot.inspection.stopping import while_stopped, why_not
 from snapshot.inspection.verdict import Rates, Verdict
 from snapshot.model import Blocker, Process
 from snapshot.proctree import examine
@@ -30,16 +30,16 @@ def try_freeze(
     stopped, verdict = while_stopped(
         process, lambda: examine(process, gpu_saved=gpu_saved, rates=rates)
     )
-    blockers = (*_news(stopped, verdict), *verdict.blockers)
+    blockers = _joined(stopped.blockers, verdict.blockers)
     return Trial(replace(verdict, blockers=blockers), stopped.threads, stopped.seconds)
 
 
-def inspect_stopped(process: Process, *, gpu_saved: bool | None = None) -> tuple[Blocker, ...]:
-    """What is in the way, as `try_freeze` finds it."""
-    return try_freeze(process, gpu_saved=gpu_saved).verdict.blockers
+def inspect_before_dump(process: Process, *, gpu_saved: bool | None = None) -> tuple[Blocker, ...]:
+    """What is in the way of a dump that is about to begin. Nothing is stopped."""
+    return _joined(why_not(process), examine(process, gpu_saved=gpu_saved).blockers)
 
 
-def _news(stopped: Stopped, verdict: Verdict) -> list[Blocker]:
-    """Blockers of the stop, without those of programs that are known to be in the way."""
-    told = {blocker.pid for blocker in verdict.blockers}
-    return [blocker for blocker in stopped.blockers if blocker.pid not in told]
+def _joined(held: tuple[Blocker, ...], seen: tuple[Blocker, ...]) -> tuple[Blocker, ...]:
+    """What ptrace told first, without programs that are known to be in the way anyhow."""
+    told = {blocker.pid for blocker in seen}
+    return (*(blocker for blocker in held if blocker.pid not in told), *seen)

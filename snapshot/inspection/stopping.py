@@ -1,9 +1,9 @@
-"""Stops a tree for a moment, with ptrace, the way CRIU does before a dump.
+"""Takes hold of a tree with ptrace, the way CRIU does before a dump, to learn whether CRIU can.
 
-Only a program that is stopped can tell whether it can be: that nobody else traces it, and that it
-does not hang in a disk. Programs notice nothing but that a wait for events may end early (EINTR), as
-it does after a dump that was undone; so this is for the moment before a dump and for a test that
-somebody asked for, never for looking every minute.
+`why_not` only attaches to every thread and lets go: nobody notices. It tells that nobody else traces
+one of them, and is done right before a dump. `while_stopped` also stops them, for a test that somebody
+asked for. Programs then notice that a wait for events may end early (EINTR), and a wait that goes on
+is one that CRIU cannot set going again after a restore; so never every minute, nor before a dump.
 
 PTRACE_SEIZE and PTRACE_INTERRUPT send no signal, unlike PTRACE_ATTACH: shells see no stopped job, and
 jobs that the user has stopped stay stopped.
@@ -59,21 +59,33 @@ class Stopped:
 
 @dataclass(slots=True)
 class _Grip:
-    """Threads held by this thread, with the signal that each is to get when it is let go."""
+    """Threads that this thread is attached to; those that are stopped, with the signal that each is
+    to get when it is let go. The end of this thread lets go of the others."""
 
+    seized: set[int] = field(default_factory=set)
     held: dict[int, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
-    def take(self, thread: int) -> None:
-        """Stop one thread, or note why it cannot be."""
+    def seize(self, thread: int) -> None:
+        """Attach to a thread, which runs on, or note why that cannot be."""
         try:
             ptrace(PTRACE_SEIZE, thread)
-            ptrace(PTRACE_INTERRUPT, thread)
+            self.seized.add(thread)
         except PtraceError as error:
             if error.errno != errno.ESRCH and not _has_ended(thread):
                 self.refused[thread] = _TRACED
-            return
-        self._await(thread)
+
+    def stop(self, thread: int) -> None:
+        """The same, and stop it."""
+        self.seize(thread)
+        if thread in self.seized:
+            with contextlib.suppress(PtraceError):
+                ptrace(PTRACE_INTERRUPT, thread)
+                self._await(thread)
+
+    def blockers(self) -> tuple[Blocker, ...]:
+        """Why threads could not be attached to or stopped, each reason of a program once."""
+        return tuple(dict.fromkeys(_blocker(*each) for each in self.refused.items()))
 
     def _await(self, thread: int) -> None:
         deadline = time.monotonic() + STOP_SECONDS
@@ -86,7 +98,6 @@ class _Grip:
             if _has_ended(thread):
                 return
             if time.monotonic() > deadline:
-                # It is let go by the end of this thread.
                 self.refused[thread] = _HANGS
                 return
             time.sleep(LOOK_SECONDS)
@@ -104,6 +115,17 @@ class _Grip:
         self.held.clear()
 
 
+def why_not(process: Process) -> tuple[Blocker, ...]:
+    """Why CRIU could not take hold of the tree, as far as can be told without stopping it."""
+
+    def attach() -> tuple[Blocker, ...]:
+        grip = _Grip()
+        _take_all(process, grip, grip.seize)
+        return grip.blockers()
+
+    return in_own_thread(attach)
+
+
 def while_stopped(process: Process, look: Callable[[], Answer]) -> tuple[Stopped, Answer]:
     """Stop the tree, look, let it go on. The tree goes on whatever `look` raises, and if we die."""
     return in_own_thread(lambda: _while_stopped(process, look))
@@ -113,26 +135,25 @@ def _while_stopped(process: Process, look: Callable[[], Answer]) -> tuple[Stoppe
     grip = _Grip()
     begun = time.monotonic()
     try:
-        _take_all(process, grip)
+        _take_all(process, grip, grip.stop)
         threads = len(grip.held)
         answer = look()
     finally:
         grip.let_go()
     seconds = time.monotonic() - begun
-    blockers = dict.fromkeys(_blocker(*each) for each in grip.refused.items())
-    return Stopped(tuple(blockers), threads, seconds), answer
+    return Stopped(grip.blockers(), threads, seconds), answer
 
 
-def _take_all(process: Process, grip: _Grip) -> None:
-    """Stop every thread, until there are no new ones."""
+def _take_all(process: Process, grip: _Grip, take: Callable[[int], None]) -> None:
+    """Do it to every thread, until there are no new ones."""
     for _ in range(PASSES):
         threads = [t for member in tree.members(process) for t in proc.threads(member.pid)]
-        new = [t for t in threads if t not in grip.held and t not in grip.refused]
+        new = [t for t in threads if t not in grip.seized and t not in grip.refused]
         new = [t for t in new if not _has_ended(t)]
         if not new:
             return
         for thread in new:
-            grip.take(thread)
+            take(thread)
 
 
 def _has_ended(thread: int) -> bool:

@@ -6,9 +6,11 @@ inside the sandbox's network namespace: only sockets of that namespace are in it
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -27,6 +29,7 @@ ALL_STATES: Final = 0xFFFFFFFF
 LISTENING: Final = 10
 ANSWER_BYTES: Final = 1 << 16
 PATIENCE_SECONDS: Final = 2.0
+GONE_SECONDS: Final = 0.0001
 
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBHIIIII")
@@ -58,8 +61,8 @@ def unix_sockets(process: Process) -> dict[int, UnixSocket]:
 
 
 def in_own_thread(work: Callable[[], Result]) -> Result:
-    """Run to the end in a thread that then ends, and with it what it did to itself (a namespace
-    joined, processes traced). Raises what `work` raises."""
+    """Run to the end in a thread that is gone when this returns, and with it what it did to itself (a
+    namespace joined, processes traced). Raises what `work` raises."""
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -72,6 +75,9 @@ def in_own_thread(work: Callable[[], Result]) -> Result:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join()
+    # Python lets go of a thread somewhat before the kernel does.
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+        time.sleep(GONE_SECONDS)
     if errors:
         raise errors[0]
     return results[0]

@@ -131,6 +131,7 @@ async def test_what_the_user_stopped_stays_stopped_and_nobody_hears_of_it(box: B
     await start(box, text)
     assert states(box).count(STOPPED) == 1
     for _ in range(3):
+        await asyncio.to_thread(trial.inspect_before_dump, box.process)
         await asyncio.to_thread(trial.try_freeze, box.process)
     await until(lambda: states(box).count(STOPPED) == 1, "the job is stopped as before")
     await goes_on(box)
@@ -174,7 +175,7 @@ async def test_a_tracer_of_a_single_thread_shows_only_when_it_is_stopped(box: Bo
             await box.freeze()
         assert TRACED not in states(box)
         await goes_on(box)
-    assert await asyncio.to_thread(trial.inspect_stopped, box.process) == ()
+    assert await asyncio.to_thread(trial.inspect_before_dump, box.process) == ()
 
 
 WAITS = """
@@ -189,10 +190,12 @@ threading.Thread(target=wait, daemon=True).start()
 
 
 async def test_looking_interrupts_nothing_and_stopping_does(box: Box) -> None:
-    """Why the badge only looks: a program may take the end of its wait for an error."""
+    """Why nothing is stopped unless somebody asks: a program may take the end of its wait for an
+    error. Attaching without stopping goes unnoticed."""
     await start(box, WAITS)
     for _ in range(5):
         await asyncio.to_thread(proctree.examine, box.process)
+        await asyncio.to_thread(trial.inspect_before_dump, box.process)
     await goes_on(box)
     assert "interrupted" not in box.output()
     await asyncio.to_thread(trial.try_freeze, box.process)
