@@ -14,7 +14,9 @@ copy of a pack. (Buckets that keep old versions must not do so below `keys/`.)
 
 A record is named by a random id and never replaced by another key, as stores exist that cannot
 create exclusively: if two sessions create a user's first key at once there are two, both valid, and
-from then on everybody uses the one that sorts first.
+from then on everybody uses the one that sorts first. A key that was replaced (see `renewal`) is
+retired: nothing new is written with it, and it goes when nothing is sealed under it any more. Its
+successor names chunks as it did, so that nothing has to be stored again.
 """
 
 from __future__ import annotations
@@ -91,6 +93,15 @@ class UserKey:
         return json.dumps([self.owner, self.id, purpose]).encode()
 
 
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A stored key: which key-encryption key opens it, and since when it is retired (None: not)."""
+
+    kek: str
+    wrapped: bytes
+    retired: float | None = None
+
+
 class Keys:
     """The user keys in a store. Opened ones are kept in memory as long as this object lives."""
 
@@ -102,11 +113,11 @@ class Keys:
     def current(self, owner: str) -> UserKey:
         """The key to write with; made if there is none. Raises `KeyUnavailableError` and
         `TamperedError` when none of those that there are can be opened."""
-        known = self._ids(owner)
+        known = self._usable(owner)
         if not known:
-            self._create(owner)
-            known = self._ids(owner)
-        *others, last = sorted(known)
+            self._create(owner, new_key())
+            known = self._usable(owner)
+        *others, last = known
         for key_id in others:
             try:
                 return self.get(owner, key_id)
@@ -122,6 +133,34 @@ class Keys:
             self._open[owner, key_id] = found
         return found
 
+    def renew(self, owner: str, now: float) -> str:
+        """Make a new key and retire the others; the new one's id. Whoever has one of them open may
+        still write with it. Raises `KeyUnavailableError` where there is none."""
+        with self._wrapping.changing():
+            known = self._usable(owner)
+            if not known:
+                raise KeyUnavailableError(f"There is no key of {owner} to replace.")
+            naming = self._secret(owner, known[0])[-KEY_BYTES:]
+            fresh = uuid.uuid4().hex
+            self._write(owner, fresh, new_key() + naming)
+            for key_id in known:
+                self._write(owner, key_id, self._secret(owner, key_id), retired=now)
+            return fresh
+
+    def retired(self, owner: str) -> dict[str, float]:
+        """The owner's keys that were replaced, and when (UNIX seconds)."""
+        ids = self._ids(owner)
+        if len(ids) < 2:
+            return {}
+        found = ((key_id, self._record(owner, key_id).retired) for key_id in ids)
+        return {key_id: at for key_id, at in found if at is not None}
+
+    def forget(self, owner: str, key_id: str) -> None:
+        """Delete one key: what is sealed under it can be opened by nobody any more."""
+        with self._wrapping.changing():
+            self._store.delete(user_key_prefix(owner) + key_id)
+            self._open.pop((owner, key_id), None)
+
     def owners(self) -> tuple[str, ...]:
         """Everybody who has a key."""
         found = {owner_of(entry.key) for entry in self._store.list("keys/")}
@@ -134,14 +173,15 @@ class Keys:
     def wrapped_by(self, owner: str, key_id: str) -> str:
         """Which key-encryption key opens the record. Raises `KeyUnavailableError` where there is
         none, and `TamperedError`."""
-        return self._record(owner, key_id)[0]
+        return self._record(owner, key_id).kek
 
     def rewrap(self, owner: str, key_id: str) -> None:
         """Wrap a key with the current key-encryption key. Raises `KeyUnavailableError` and
         `TamperedError`, and then has changed nothing."""
         with self._wrapping.changing():  # or a key that is erased now would come back
-            if self._record(owner, key_id)[0] != self._wrapping.current_id():
-                self._write(owner, key_id, self._secret(owner, key_id))
+            record = self._record(owner, key_id)
+            if record.kek != self._wrapping.current_id():
+                self._write(owner, key_id, self._secret(owner, key_id), retired=record.retired)
 
     def erase(self, owner: str) -> int:
         """Delete the owner's keys: all their snapshots become unreadable, for everybody, for
@@ -157,32 +197,57 @@ class Keys:
         prefix = user_key_prefix(owner)
         return [entry.key.removeprefix(prefix) for entry in self._store.list(prefix)]
 
-    def _create(self, owner: str) -> None:
-        with self._wrapping.storing():
-            self._write(owner, uuid.uuid4().hex, new_key())
+    def _usable(self, owner: str) -> list[str]:
+        """What may be written with, the one to use first."""
+        ids = sorted(self._ids(owner))
+        if len(ids) < 2:
+            return ids
+        return [key_id for key_id in ids if not self._is_retired(owner, key_id)]
 
-    def _write(self, owner: str, key_id: str, secret: bytes) -> None:
+    def _is_retired(self, owner: str, key_id: str) -> bool:
+        try:
+            return self._record(owner, key_id).retired is not None
+        except (KeyUnavailableError, TamperedError):
+            return False  # whoever wants to use it is told what is wrong with it
+
+    def _create(self, owner: str, secret: bytes) -> None:
+        with self._wrapping.storing():
+            self._write(owner, uuid.uuid4().hex, secret)
+
+    def _write(
+        self, owner: str, key_id: str, secret: bytes, *, retired: float | None = None
+    ) -> None:
         kek_id, wrapped = self._wrapping.wrap(secret, _record_bound(owner, key_id))
-        record = {"version": RECORD_VERSION, "kek": kek_id, "wrapped": wrapped.hex()}
+        record: dict[str, Any] = {
+            "version": RECORD_VERSION,
+            "kek": kek_id,
+            "wrapped": wrapped.hex(),
+        }
+        if retired is not None:
+            record["retired"] = retired
         self._store.put(user_key_prefix(owner) + key_id, json.dumps(record).encode())
 
     def _load(self, owner: str, key_id: str) -> UserKey:
+        """A first key's secret serves both uses; a later one's has the first one's behind its
+        own, for the names."""
         secret = self._secret(owner, key_id)
-        return UserKey(owner, key_id, _derived(secret, b"wrapping"), _derived(secret, b"naming"))
+        own, first = secret[:KEY_BYTES], secret[-KEY_BYTES:]
+        return UserKey(owner, key_id, _derived(own, b"wrapping"), _derived(first, b"naming"))
 
     def _secret(self, owner: str, key_id: str) -> bytes:
         bound = _record_bound(owner, key_id)
         record = self._record(owner, key_id)
         try:
-            return self._wrapping.unwrap(*record, bound)
+            return self._wrapping.unwrap(record.kek, record.wrapped, bound)
         except KeyUnavailableError:
             now = self._record(owner, key_id)
             if now == record:
                 raise
-            return self._wrapping.unwrap(*now, bound)  # it was rotated between the two looks
+            return self._wrapping.unwrap(
+                now.kek, now.wrapped, bound
+            )  # it was rotated between the two looks
 
-    def _record(self, owner: str, key_id: str) -> tuple[str, bytes]:
-        """The key-encryption key's id and the wrapped secret."""
+    def _record(self, owner: str, key_id: str) -> _Record:
         try:
             text = self._store.get(user_key_prefix(owner) + key_id)
         except MissingError as error:
@@ -192,8 +257,13 @@ class Keys:
             ) from error
         try:
             record: dict[str, Any] = json.loads(text)
-            return str(record["kek"]), bytes.fromhex(record["wrapped"])
-        except (ValueError, LookupError, TypeError) as error:
+            retired = record.get("retired")
+            return _Record(
+                str(record["kek"]),
+                bytes.fromhex(record["wrapped"]),
+                None if retired is None else float(retired),
+            )
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise TamperedError(f"The key record {key_id} of {owner} is damaged.") from error
 
 

@@ -6,7 +6,7 @@ owner's, session's or sequence's key is refused even by somebody who holds all t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import zstandard
@@ -18,6 +18,7 @@ from snapshot.errors import TamperedError
 from snapshot.keys import Keys, UserKey, is_key_id
 from snapshot.model import SnapshotKey, Stored
 from snapshot.names import manifest_key
+from snapshot.packs import purpose
 from snapshot.sealing import TAG_BYTES, counter_nonce, new_key, open_into, seal_into
 
 FRONT_BYTES = 16384
@@ -44,10 +45,9 @@ _ADAPTER = TypeAdapter(Summary)
 def seal(key: SnapshotKey, user_key: UserKey, body: Body, summary: Summary) -> tuple[bytes, Stored]:
     """The manifest's bytes, and what a listing will say of it. The sealed body is added to the
     summary's `stored_bytes`."""
-    name = manifest_key(key)
     packed = zstandard.ZstdCompressor(level=1).compress(encode_body(body))
     stored = Stored(
-        name,
+        manifest_key(key),
         key,
         summary.memory_bytes,
         summary.stored_bytes + len(packed),
@@ -55,6 +55,23 @@ def seal(key: SnapshotKey, user_key: UserKey, body: Body, summary: Summary) -> t
         summary.constraints,
         summary.timings,
     )
+    return _sealed(stored, user_key, packed), stored
+
+
+def reseal(stored: Stored, body: Body, old: UserKey, new: UserKey) -> bytes:
+    """The same manifest under another key of its owner: the packs stay, their data keys are wrapped
+    anew."""
+    packs = tuple(
+        replace(pack, wrapped_key=new.wrap(old.unwrap(pack.wrapped_key, use), use))
+        for pack in body.packs
+        for use in (purpose(pack.id),)
+    )
+    packed = zstandard.ZstdCompressor(level=1).compress(encode_body(replace(body, packs=packs)))
+    return _sealed(stored, new, packed)
+
+
+def _sealed(stored: Stored, user_key: UserKey, packed: bytes) -> bytes:
+    key, name = stored.key, stored.manifest
     text = _ADAPTER.dump_json(_summary(stored))
     secret = new_key()
     head = front(_header(key, user_key.id, user_key.wrap(secret, name)), len(text) + TAG_BYTES)
@@ -65,7 +82,7 @@ def seal(key: SnapshotKey, user_key: UserKey, body: Body, summary: Summary) -> t
     view = view[len(head) :]
     view = view[seal_into(cipher, counter_nonce(_SUMMARY), text, head, view) :]
     seal_into(cipher, counter_nonce(_BODY), packed, head, view)
-    return bytes(out), stored
+    return bytes(out)
 
 
 def read(key: SnapshotKey, data: bytes, keys: Keys) -> tuple[Body, Stored, UserKey]:

@@ -82,6 +82,11 @@ class Snapshot:
         """The manifest's content, for those that work on many snapshots (pruning, new ones)."""
         return self._body
 
+    @property
+    def user_key(self) -> UserKey:
+        """The key that wraps its packs' keys."""
+        return self._user_key
+
     def sealed_by(self, user_key: UserKey) -> bool:
         """Whether this key names and wraps its chunks."""
         return user_key.id == self._user_key.id

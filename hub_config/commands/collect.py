@@ -64,6 +64,7 @@ def _run(
 ) -> dict[str, Any]:
     from hub_config import collection
     from snapshot.prune import check_clock, sweep
+    from snapshot.renewal import finish
 
     now = time.time()
     check_clock(repository.store, now)
@@ -84,6 +85,9 @@ def _run(
     decided = collection.plans(inventories, done.removals, policy, now)
     if not dry_run:
         decided = collection.carry_out(repository, decided, done.removals, state.gone_file, now)
+    if not dry_run:
+        for owner in repository.keys.owners():
+            finish(repository, owner, now=now, grace=policy.grace)
     return {
         "at": now,
         "dry_run": dry_run,

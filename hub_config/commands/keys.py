@@ -43,8 +43,16 @@ def register(parent: typer.Typer) -> None:
 
 
 @app.command()
-def rotate(as_json: AsJson = False) -> None:
+def rotate(
+    user: Annotated[
+        str, typer.Option("--user", help="Replace the key of this user, not the outermost one.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
     """Replace the key-encryption key. Nothing is stored again; sessions notice nothing."""
+    if user:
+        _rotate_user(user, as_json)
+        return
     from snapshot.keyfiles import LocalWrapping
     from snapshot.rotation import rotate as rotate_all
 
@@ -60,6 +68,19 @@ def rotate(as_json: AsJson = False) -> None:
         typer.echo(f"hubernate: not wrapped anew: {problem}", err=True)
     if done.problems:
         raise typer.Exit(1)
+
+
+def _rotate_user(user: str, as_json: bool) -> None:
+    from snapshot.renewal import renew
+
+    need_admin("rotating keys")
+    with repository_here() as repository:
+        count = renew(repository, user, now=time.time())
+    if as_json:
+        print_json({"user": user, "resealed": count})
+        return
+    typer.echo(f"{user} has a new key; {count} snapshot(s) were sealed anew under it")
+    typer.echo("The old key goes with a later `snapshots gc`, when nothing needs it any more.")
 
 
 @app.command()

@@ -65,6 +65,20 @@ def test_rotate_keeps_snapshots_readable_and_asks_for_a_new_backup(
     assert cli.json("keys", "rotate")["rewrapped"] == 1
 
 
+def test_one_user_gets_a_new_key(cli: Cli, store: Repository) -> None:
+    key, bobs = keep(store, "ada"), keep(store, "bob")
+    old = store.keys.current("ada").id
+    said = cli.ok("keys", "rotate", "--user", "ada")
+    assert "ada has a new key" in said
+    assert reopened(cli).keys.current("ada").id != old
+    for each in (key, bobs):
+        reopened(cli).open(each).verify()
+    assert cli.json("keys", "rotate", "--user", "bob") == {"user": "bob", "resealed": 0}
+    assert "no key of eve" in cli.fails("keys", "rotate", "--user", "eve")
+    cli.ok("snapshots", "gc")
+    reopened(cli).open(key).verify()
+
+
 def test_a_record_that_cannot_be_rotated_is_named(cli: Cli, store: Repository) -> None:
     keep(store, "ada")
     (record,) = (cli.state.root / "objects" / "keys" / "ada").iterdir()
