@@ -169,7 +169,7 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
             case StillQueued():
                 return PlaceKept(place_kept_sentence(problem.workload))
             case OtherSize():
-                return self._other_size(problem.workload)
+                return self._other_size(problem.workload, problem.why)
             case Ended() | LaunchFailed() | HostError():
                 return DidNotStart(problem.message, remedy=problem.remedy)
             case Unavailable():
@@ -186,10 +186,12 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
                 return DidNotStart(problem.message, remedy=problem.remedy or "Try again.")
         return problem
 
-    def _other_size(self, workload: Workload) -> NotOpened:
+    def _other_size(self, workload: Workload, why: str) -> NotOpened:
         spec = workload.spec
         # the Hub has already stored what was asked for: let a plain retry mean the old session
         self.orm_spawner.user_options = {"profile": spec.profile, "gpus": spec.gpus}
+        if why:
+            return BadRequest(why, remedy="The session is kept as it is.")
         return BadRequest(
             f"There is already a session here with {options.count_gpus(spec.gpus)} "
             f"(profile {spec.profile}, team {spec.team}), and its memory would be lost.",

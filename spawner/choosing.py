@@ -7,6 +7,7 @@ is asked for, so that who has left a team no longer uses its share.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from traitlets import default
@@ -40,28 +41,26 @@ class SessionChoosing(SessionTraits):
         """What is to be opened: the session that exists if it fits what was asked for, else a new
         one of what was chosen. REST options pass here too; the form is not trusted."""
         existing = await self.plugin.find(self.key)
-        if existing is not None and self._has_left_team_of(existing):
-            await self.plugin.desire(
-                existing.id,
-                Desired.STOPPED,
-                actor=self.user.name,
-                reason=f"{self.user.name} is no longer in team {existing.spec.team}",
-            )
+        if existing is not None and _is_only_queued(existing) and not self._is_ours(existing):
+            await self._leave_queue(existing)
             existing = None
-        if existing is not None and _means(self.user_options, existing.spec):
-            spec = existing.spec
-        else:
+        if existing is None or not _means(self.user_options, existing.spec):
             spec = self._spec(await self._choice())
+        elif existing.phase is Phase.SUSPENDED and not self._is_ours(existing):
+            # memory is never lost for a group: it comes back with the share of another team
+            spec = replace(existing.spec, team=self.teams[0])
+        else:
+            spec = existing.spec
         return Wish(self.key, spec, actor=self.user.name, known_id=self.workload_id)
 
-    def _has_left_team_of(self, workload: Workload) -> bool:
-        """Whether a place in the queue, with nothing to lose, is one of a team that was left. What
-        has memory comes back in the team that it was opened in."""
-        return (
-            workload.phase is Phase.QUEUED
-            and workload.snapshot is None
-            and workload.spec.team not in self.teams
-        )
+    def _is_ours(self, workload: Workload) -> bool:
+        """Whether its owner is still in the team whose share it uses."""
+        return workload.spec.team in self.teams
+
+    async def _leave_queue(self, workload: Workload) -> None:
+        name, team = self.user.name, workload.spec.team
+        reason = f"{name} is no longer in team {team}"
+        await self.plugin.desire(workload.id, Desired.STOPPED, actor=name, reason=reason)
 
     async def _choice(self) -> options.Choice:
         fleet = await self.fleet()
@@ -110,6 +109,10 @@ class SessionChoosing(SessionTraits):
     @default("options_from_form")
     def _default_options_from_form(self) -> Any:
         return options.from_form
+
+
+def _is_only_queued(workload: Workload) -> bool:
+    return workload.phase is Phase.QUEUED and workload.snapshot is None
 
 
 def _means(wanted: Mapping[str, Any], spec: WorkloadSpec) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler_bridge.errors import Conflict, NotFound, SchedulerError, Unavailable
+from scheduler_bridge.errors import Conflict, NotFound, Refused, SchedulerError, Unavailable
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Grant, Report, Workload, WorkloadSpec
 from scheduler_bridge.plugin import SchedulerPlugin
@@ -40,11 +40,12 @@ class StillQueued(Exception):
 
 class OtherSize(Exception):
     """The session that exists has another size or team than asked for, and memory that would be
-    lost."""
+    lost. `why` is set where the team that was asked for cannot have it."""
 
-    def __init__(self, workload: Workload) -> None:
-        super().__init__(f"{workload.id} has another size")
+    def __init__(self, workload: Workload, *, why: str = "") -> None:
+        super().__init__(why or f"{workload.id} has another size")
         self.workload = workload
+        self.why = why
 
 
 class Ended(Exception):
@@ -146,10 +147,16 @@ class Opening:
         return Opened(workload_id, seen.status, is_continued=True)
 
     async def _look(self, wish: Wish) -> Workload | None:
-        """The workload as it is; a queue entry without memory yields to a new size or team."""
+        """The workload as it is. One without memory in the queue yields to a new size or team; a
+        suspended one comes back in the team that is wished for."""
         workload = await self._plugin.find(wish.key)
-        if workload is None or _same_size(workload.spec, wish.spec):
+        if workload is None or _same(workload.spec, wish.spec):
             return workload
+        if workload.phase is Phase.SUSPENDED and _same_size(workload.spec, wish.spec):
+            try:
+                return await self._plugin.submit(wish.spec, key=wish.key)
+            except Refused as problem:
+                raise OtherSize(workload, why=str(problem)) from problem
         if workload.phase is not Phase.QUEUED or workload.snapshot is not None:
             raise OtherSize(workload)
         await self._plugin.desire(
@@ -282,8 +289,12 @@ class Opening:
         )
 
 
+def _same(have: WorkloadSpec, want: WorkloadSpec) -> bool:
+    return _same_size(have, want) and have.team == want.team
+
+
 def _same_size(have: WorkloadSpec, want: WorkloadSpec) -> bool:
-    return (have.profile, have.gpus, have.team) == (want.profile, want.gpus, want.team)
+    return (have.profile, have.gpus) == (want.profile, want.gpus)
 
 
 def _ended(seen: Seen) -> Ended:

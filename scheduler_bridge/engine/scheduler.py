@@ -76,9 +76,9 @@ class Scheduler:
 
     def submit(self, spec: WorkloadSpec, *, key: str, actor: str) -> Workload:
         """Queue a workload, or return the live one of this key."""
-        known = self.books.keys.get(key)
+        known = self.find(key)
         if known is not None:
-            return self.books.workloads[known]
+            return self._for_team(known, spec.team, actor)
         check(spec, key, self.books.nodes, self.settings.rules)
         with self.books.draft() as draft:
             workload = Workload(
@@ -100,6 +100,24 @@ class Scheduler:
                 evidence={"gpus": spec.gpus, "priority": spec.priority.name.lower()},
             )
         self.wake()
+        return self.get(workload.id)
+
+    def _for_team(self, workload: Workload, team: str, actor: str) -> Workload:
+        """A suspended session uses nobody's share, and may come back with another team's."""
+        if workload.phase is not Phase.SUSPENDED or workload.spec.team == team:
+            return workload
+        spec = replace(workload.spec, team=team)
+        check(spec, workload.key, self.books.nodes, self.settings.rules)
+        with self.books.draft() as draft:
+            draft.put(replace(workload, spec=spec))
+            draft.note(
+                "team",
+                workload,
+                cause="asked for again, with the share of another team",
+                actor=actor,
+                source=workload.spec.team,
+                target=team,
+            )
         return self.get(workload.id)
 
     def get(self, workload_id: str) -> Workload:

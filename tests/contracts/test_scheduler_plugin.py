@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from importlib.metadata import entry_points
 
 import pytest
@@ -349,6 +350,21 @@ async def test_a_failed_resume_keeps_the_snapshot_and_is_not_tried_again_by_itse
     assert (undone.phase, undone.snapshot) == (Phase.SUSPENDED, snapshot())
     assert (undone.last_error, undone.remedy) == ("It broke.", "Ask.")
     assert undone.desired is Desired.SUSPENDED
+
+
+async def test_a_suspended_session_can_come_back_with_another_teams_share(
+    plugin: SchedulerPlugin,
+) -> None:
+    before = await suspended(plugin)
+    moved = await plugin.submit(replace(before.spec, team="audio"), key=before.key)
+    assert (moved.id, moved.phase, moved.spec.team) == (before.id, Phase.SUSPENDED, "audio")
+    assert moved.snapshot == before.snapshot
+    told = (await plugin.history(before.id))[-1]
+    assert (told.kind, told.source, told.target) == ("team", "default", "audio")
+    await plugin.desire(before.id, Desired.RUNNING, actor="alice", reason="back")
+    await until(plugin, before.id, Phase.RESUMING)
+    same = await plugin.submit(before.spec, key=before.key)
+    assert same.spec.team == "audio", "its share is in use"
 
 
 async def test_a_failed_suspend_leaves_it_running_and_wanted(plugin: SchedulerPlugin) -> None:

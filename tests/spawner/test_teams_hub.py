@@ -105,21 +105,38 @@ async def test_a_form_of_several_teams_has_a_choice_that_is_taken(member: Member
         assert "team narrow may hold 1 GPU at once" in refused.text, query_of(refused)
 
 
-async def test_a_session_comes_back_in_its_team_and_to_no_other(member: Member) -> None:
+async def test_a_suspended_session_can_come_back_in_another_team_but_not_beyond_its_limit(
+    member: Member,
+) -> None:
     await member.join("narrow", "vision")
     await member.start(profile="gpu-1", team="vision")
     await member.stop()
-    answer = await member.start(profile="gpu-1", team="narrow")
-    assert answer.status_code == 400 and "team vision" in answer.json()["message"]
-    assert (await member.start()).status_code == 201
+    assert (await member.start(profile="gpu-1", team="narrow")).status_code == 201
+    answer = await member.start("second", profile="gpu-1", team="narrow")
+    assert answer.status_code == 503, "narrow holds its one GPU"
+    assert (await member.start("second", profile="gpu-1", team="vision")).status_code == 201
 
 
-async def test_who_left_a_team_keeps_the_session(member: Member) -> None:
-    await member.join("vision")
+async def test_a_team_is_not_exchanged_for_one_that_is_too_small(member: Member) -> None:
+    await member.join("narrow", "vision")
+    await member.start(profile="gpu-2", team="vision")
+    await member.stop()
+    answer = await member.start(profile="gpu-2", team="narrow")
+    assert answer.status_code == 400 and "team narrow may hold 1 GPU" in answer.json()["message"]
+    assert (await member.start()).status_code == 201, "a plain start means the old session again"
+
+
+async def test_who_left_a_team_keeps_the_session_with_the_share_of_another(
+    member: Member,
+) -> None:
+    await member.join("narrow")
     await member.start(profile="gpu-1")
     await member.stop()
-    await member.leave("vision")
+    await member.leave("narrow")
     assert (await member.start()).status_code == 201, "memory is never lost for a group"
+    await member.join("narrow")
+    answer = await member.start("second", profile="gpu-1")
+    assert answer.status_code == 201, "the first one no longer uses narrow's GPU"
 
 
 async def test_who_left_a_team_does_not_wait_for_its_share(
