@@ -22,9 +22,14 @@ from snapshot.keyfiles import LocalWrapping
 from snapshot.keys import Keys
 from snapshot.rotation import rotate
 from snapshot.stores.base import Data, Store
+from snapshot.stores.directory import DirectoryStore
+from snapshot.stores.retry import RetryingStore
+from tests.builders.s3 import S3Server, s3_server
 from tests.builders.snapshots import Memory, key, load, repository, save
 from tests.fakes.stores import PassingOn, StoreInMemory, StoreThatCounts, StoreThatDiesAfter
 from tests.snapshot.layouts import filled
+
+__all__ = ["s3_server"]
 
 OWNERS = ("ada", "bob", "eve")
 PASSPHRASE = "five words and one more"
@@ -298,3 +303,50 @@ def test_a_short_passphrase_and_nothing_to_back_up_are_refused(
         seal_backup(wrapping(users).all(), "secret")
     with pytest.raises(KeyUnavailableError, match="no key-encryption key yet"):
         seal_backup(LocalWrapping(tmp_path / "nothing").all(), PASSPHRASE)
+
+
+# -- beside others -----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["directory", "s3"])
+def real_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "directory":
+        return DirectoryStore(tmp_path / "store")
+    server: S3Server = request.getfixturevalue("s3_server")
+    return RetryingStore(server.new_store())
+
+
+def test_suspends_and_resumes_beside_rotations_notice_nothing(
+    real_store: Store, tmp_path: Path
+) -> None:
+    """Every suspend and resume opens the store anew, as its own process does, and half of the users
+    are new."""
+    done = threading.Event()
+
+    def rotations() -> int:
+        count = 0
+        while not done.is_set() or not count:
+            rotate(keys(real_store, tmp_path), LocalWrapping(tmp_path / "keys"))
+            count += 1
+        return count
+
+    def life(owner: str) -> None:
+        for turn in range(1, 5):
+            memory: Memory = {("task", 1): [(0, filled(2**18, turn))]}
+            name = owner if turn % 2 else f"{owner}-{turn}"
+            wanted = key(sequence=turn, owner=name, session=f"of {name}")
+            manifest = save(repository(real_store, tmp_path), wanted, memory).manifest
+            assert load(repository(real_store, tmp_path).open(manifest), memory) == memory
+
+    with ThreadPoolExecutor(3) as pool:
+        rotating = pool.submit(rotations)
+        lives = [pool.submit(life, owner) for owner in ("ada", "bob")]
+        try:
+            for each in lives:
+                each.result()
+        finally:
+            done.set()
+        assert rotating.result() > 0
+    assert files(tmp_path) == {"kek.key"}
+    for stored in repository(real_store, tmp_path).list():
+        repository(real_store, tmp_path).open(stored.manifest).verify()
