@@ -6,6 +6,7 @@ Everything here works on one pack at a time, for `reader`.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +21,9 @@ WINDOW = 2**20
 
 GAP = 2**18
 """Ranges of a pack that are closer than this are fetched as one."""
+
+
+_local = threading.local()
 
 
 class Chunk(NamedTuple):
@@ -98,11 +102,11 @@ class Opener:
 
     def __init__(self, order: Order, cipher: AESGCM, sink: Sink, *, join: bool) -> None:
         self._order, self._cipher, self._sink, self._join = order, cipher, sink, join
-        self._out = memoryview(bytearray(WINDOW))
+        self._out = _buffer("out")
 
     def read_file(self, descriptor: int) -> None:
         """Read from a cached pack. Raises `TamperedError`."""
-        buffer = memoryview(bytearray(WINDOW))
+        buffer = _buffer("sealed")
         for window in _windows(self._order.chunks):
             start, length = window[0].offset, window[-1].end - window[0].offset
             view = buffer[:length] if length <= len(buffer) else memoryview(bytearray(length))
@@ -144,6 +148,16 @@ class Opener:
     def _hand_on(self, start: int, length: int, target: int) -> None:
         if length:
             self._sink(self._out[start : start + length], target)
+
+
+def _buffer(name: str) -> memoryview:
+    """`WINDOW` bytes of this thread's: made once, because memory that is new costs more than what
+    is read into it. What is opened is handed on before the thread opens anything else."""
+    found: memoryview | None = getattr(_local, name, None)
+    if found is None:
+        found = memoryview(bytearray(WINDOW))
+        setattr(_local, name, found)
+    return found
 
 
 def _windows(chunks: list[Chunk]) -> Iterator[list[Chunk]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -13,6 +13,10 @@ OnStep = Callable[[str, float], None]
 
 Disconnect = Callable[[], Awaitable[None]]
 """Ends the sandbox's network, called once it is certain that the tree can be frozen."""
+
+
+Runs = Sequence[tuple[int, int, int]]
+"""(address, pages, target in bytes): pages of memory and where they belong in what is read into."""
 
 
 class SnapshotWriter(Protocol):
@@ -50,6 +54,12 @@ class Snapshot(Protocol):
     def file_names(self) -> tuple[str, ...]: ...
 
     def read_file(self, name: str) -> bytes: ...
+
+    def read_files(self, names: Iterable[str]) -> dict[str, bytes]: ...
+
+    def copy_spaces(self, wanted: Sequence[tuple[str, int, Runs, int]]) -> None:
+        """The same for several (kind, id, runs, fd) at once."""
+        ...
 
     def copy_pages(self, kind: str, id: int, runs: Sequence[tuple[int, int, int]], fd: int) -> None:
         """Write runs of (address, pages, file offset) into `fd`; zero pages stay holes."""

@@ -32,6 +32,7 @@ from snapshot.stores.base import Store
 log = logging.getLogger(__name__)
 
 FETCHERS = 16
+_FILE_BITS = 48
 START_FRESH = "Start the session fresh; the snapshot is kept as it is for inspection."
 
 Runs = Sequence[tuple[int, int, int]]
@@ -100,43 +101,64 @@ class Snapshot:
 
     def read_file(self, name: str) -> bytes:
         """A file of the eager part. Raises `MissingError`, `TamperedError`."""
-        entry = self._body.files.get(name)
-        if entry is None:
-            raise MissingError(f"The snapshot {self.stored.manifest} has no file {name!r}.")
-        content = memoryview(bytearray(entry.size))
+        return self.read_files([name])[name]
+
+    def read_files(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Several files of the eager part, each pack opened once. Raises as `read_file`."""
+        places: dict[str, int] = {}
+        target, wanted = 0, []
+        for name in names:
+            if name not in self._body.files:
+                raise MissingError(f"The snapshot {self.stored.manifest} has no file {name!r}.")
+            places[name] = target
+            for number in self._body.files[name].chunks:
+                size = int(self._body.chunks["size"][number])
+                wanted.append((number, Part(0, size, target)))
+                target += size
+        content = memoryview(bytearray(target))
 
         def sink(data: memoryview, target: int) -> None:
             content[target : target + len(data)] = data
 
-        target, wanted = 0, []
-        for number in entry.chunks:
-            size = int(self._body.chunks["size"][number])
-            wanted.append((number, Part(0, size, target)))
-            target += size
         self._carry_out(self._orders(wanted), sink, whole=True)
-        return bytes(content)
+        sizes = {name: self._body.files[name].size for name in places}
+        return {name: bytes(content[at : at + sizes[name]]) for name, at in places.items()}
 
     def copy_pages(self, kind: str, id: int, runs: Runs, fd: int) -> None:
         """Write pages to a file: for each (vaddr, pages, file offset). Zero pages are left out,
         so the file must be new or zero there. Everything is written when this returns; after an
         error some of it may be. Raises `MissingError` for pages that the snapshot does not have."""
+        self.copy_spaces([(kind, id, runs, fd)])
+
+    def copy_spaces(self, wanted: Sequence[tuple[str, int, Runs, int]]) -> None:
+        """The same for several (kind, id, runs, fd), each pack opened once."""
+        files = [fd for *_, fd in wanted]
+        pairs: list[tuple[int, Part]] = []
+        for number, (kind, id, runs, _) in enumerate(wanted):
+            begin = number << _FILE_BITS
+            shifted = [(vaddr, pages, begin + target) for vaddr, pages, target in runs]
+            pairs += self._wanted(kind, id, shifted)
 
         def sink(data: memoryview, target: int) -> None:
+            fd, offset = files[target >> _FILE_BITS], target & (1 << _FILE_BITS) - 1
             while data:
-                written = os.pwrite(fd, data, target)
-                data, target = data[written:], target + written
+                written = os.pwrite(fd, data, offset)
+                data, offset = data[written:], offset + written
 
-        self._carry_out(self.plan(kind, id, runs), sink)
+        self._carry_out(self._orders(pairs), sink)
 
     def plan(self, kind: str, id: int, runs: Runs) -> list[Order]:
         """What has to be read for these pages, pack by pack; zero pages are left out. Raises
         `MissingError` for pages that the snapshot does not have."""
+        return self._orders(self._wanted(kind, id, runs))
+
+    def _wanted(self, kind: str, id: int, runs: Runs) -> list[tuple[int, Part]]:
         wanted: list[tuple[int, Part]] = []
         for chunk, first, length, target in self._pieces(kind, id, runs):
             keep = chunk != ZERO
             columns = (column[keep].tolist() for column in (chunk, first, length, target))
             wanted += [(number, Part(*part)) for number, *part in zip(*columns, strict=True)]
-        return self._orders(wanted)
+        return wanted
 
     def zeros(self, kind: str, id: int, runs: Runs) -> list[tuple[int, int]]:
         """(target, length) in bytes of those of the pages that are zero."""

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,9 +49,11 @@ from snapshot.scratch import Scratch, scratch
 
 RESTORE_SECONDS = 120.0
 PID_FILE = "restored.pid"
-READERS = 4
 _FILES = "files.img"
 _USER_NAMESPACE = "userns-"
+_PAGEMAP = "pagemap-"
+_LARGE = ("tmpfs-", "ghost-")
+"""Images that hold files' content: one at a time in our memory."""
 
 START_FRESH = "Start a fresh session; the snapshot is kept."
 
@@ -109,10 +110,13 @@ class Restore:
 
     async def _run(self, manifest_key: str, folder: Scratch, filling: Escrow | None) -> Thawed:
         with self.steps.step("open"):
-            snapshot = await asyncio.to_thread(self.repository.open, manifest_key)
+            snapshot, here = await asyncio.gather(
+                asyncio.to_thread(self.repository.open, manifest_key),
+                host_facts.look(self.spec, self.tools),
+            )
             about = _record(snapshot)
             gpu = BringingBack(about.gpu, self.spec, self.gpu_libraries)
-            here = await host_facts.look(self.spec, self.tools) | await gpu.look()
+            here = here | await gpu.look()
             host_facts.refuse_unless_compatible(about.constraints, here)
             gpu.check()
         with self.steps.step("read"):
@@ -269,37 +273,39 @@ def lay_out(
     come later, nor any mention of them. `inner_root` is the sandbox's, which is another one in a
     fork or on another machine. Raises what the snapshot does."""
 
-    def image(name: str) -> bytes:
-        content = revision.revised(name, snapshot.read_file(name))
+    def write(name: str, content: bytes) -> None:
+        content = revision.revised(name, content)
         if inner_root is not None and name.startswith(_USER_NAMESPACE):
-            return groups.owned_by(content, inner_root)
-        return content
+            content = groups.owned_by(content, inner_root)
+        folder.write(name, content)
 
     names = [name for name in snapshot.file_names() if name.endswith(".img") and name != _FILES]
-    memories = [name for name in names if name.startswith("pagemap-")]
-    names = [name for name in names if name not in memories]
-    with ThreadPoolExecutor(READERS, thread_name_prefix="lay-out") as pool:
-        written = pool.map(lambda name: folder.write(name, image(name)), names)
-        # The pages are one after the other: each call reads in parallel by itself.
-        for name in memories:
-            _lay_out_pages(snapshot, folder, name, lazy=lazy)
-        for _ in written:
-            pass
+    large = [name for name in names if name.startswith(_LARGE)]
+    small = snapshot.read_files(name for name in names if name not in large)
+    _lay_out_pages(snapshot, folder, small, lazy=lazy)
+    for name, content in small.items():
+        if not name.startswith(_PAGEMAP):
+            write(name, content)
+    for name in large:
+        write(name, snapshot.read_file(name))
 
 
-def _lay_out_pages(snapshot: Snapshot, folder: Scratch, name: str, *, lazy: bool) -> None:
-    pagemap = images.read_pagemap(snapshot.read_file(name))
-    kind, id = images.parse_pagemap_name(name)
-    if lazy and kind == "task":
-        pagemap = eager_part(pagemap)
-    folder.write(name, images.write_pagemap(pagemap))
-    pages = folder.open(f"pages-{pagemap.pages_id}.img", os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    try:
-        os.ftruncate(pages, pagemap.file_bytes())
-        if runs := pagemap.runs():
-            snapshot.copy_pages(kind, id, runs, pages)
-    finally:
-        os.close(pages)
+def _lay_out_pages(
+    snapshot: Snapshot, folder: Scratch, files: dict[str, bytes], *, lazy: bool
+) -> None:
+    with contextlib.ExitStack() as opened:
+        wanted = []
+        for name in (name for name in files if name.startswith(_PAGEMAP)):
+            pagemap = images.read_pagemap(files[name])
+            kind, id = images.parse_pagemap_name(name)
+            if lazy and kind == "task":
+                pagemap = eager_part(pagemap)
+            folder.write(name, images.write_pagemap(pagemap))
+            pages = folder.open(f"pages-{pagemap.pages_id}.img", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            opened.callback(os.close, pages)
+            os.ftruncate(pages, pagemap.file_bytes())
+            wanted.append((kind, id, pagemap.runs(), pages))
+        snapshot.copy_spaces([each for each in wanted if each[2]])
 
 
 def _known_groups(snapshot: Snapshot) -> frozenset[int]:

@@ -37,9 +37,9 @@ def read_layout(snapshot: Snapshot) -> Layout:
     """The layout of what comes later. Raises what reading a snapshot does."""
     names = sorted(name for name in snapshot.file_names() if name.startswith("pagemap-"))
     found = []
-    for name in names:
+    for name, content in snapshot.read_files(names).items():
         kind, id = parse_pagemap_name(name)
-        entries = read_pagemap(snapshot.read_file(name)).entries
+        entries = read_pagemap(content).entries
         runs = [(entry.vaddr, entry.pages) for entry in entries if is_lazy(entry)]
         if kind == "task":
             found.append((kind, id, runs))
