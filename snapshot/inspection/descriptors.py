@@ -19,7 +19,9 @@ MEMORY_FILES = ("/memfd:", "/dev/zero (deleted)", "/SYSV", "/anon_hugepage", "/[
 """Files of the kernel's own, without a place on any disk."""
 
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
-_MOUNT = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
+_MOUNT = re.compile(rb"^mnt_id:\s*(\d+)$", re.MULTILINE)
+_MOUNT_BYTES = 256
+"""The mount is among the first lines of /proc/PID/fdinfo/N."""
 _PID = re.compile(r"^Pid:\s*(-?\d+)$", re.MULTILINE)
 _WATCHED = re.compile(r"^inotify .*\bsdev:([0-9a-f]+)", re.MULTILINE)
 
@@ -73,9 +75,18 @@ def _held(pid: int, name: str, target: str, mode: int, folder: int, around: Surr
     reads, writes = bool(mode & stat.S_IRUSR), bool(mode & stat.S_IWUSR)
     if target.startswith(MEMORY_FILES):
         return Held(Kind.OTHER, target, reads=reads, writes=writes, inode=found)
-    where = _MOUNT.search(proc.read_text(f"/proc/{pid}/fdinfo/{name}"))
+    where = _MOUNT.search(_beginning(f"/proc/{pid}/fdinfo/{name}"))
     is_outside = where is not None and int(where[1]) not in around.mounts.numbers
     return on_disk(target, found, around, reads=reads, writes=writes, is_outside=is_outside)
+
+
+def _beginning(path: str) -> bytes:
+    """Of a file of /proc. Reading one for each descriptor as text took a third of an inspection."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, _MOUNT_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _nameless(target: str, around: Surroundings) -> Held:

@@ -173,6 +173,7 @@ async def what_criu_says(box: Box) -> str:
     try:
         stored = await freeze_blindly(box)
         await box.thaw(stored)
+        await box.filled()
     except (FreezeFailedError, CannotThawError) as error:
         return str(error)
     return ""
