@@ -8,7 +8,9 @@ its task waiting, and there is nothing else to give it.
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -26,6 +28,8 @@ NEIGHBOURS = 4
 URGENT_THREADS, WARM_THREADS = 2, 2
 SLICE_PAGES = 2**16
 RETRY_SECONDS = 1.0
+QUIET_SECONDS, LATEST_SECONDS = 0.15, 1.0
+REST_NICENESS = 5
 
 
 class Feed:
@@ -44,6 +48,8 @@ class Feed:
         self._faults: deque[int] = deque()
         self._asked: set[int] = set()
         self._needed: list[int] = []
+        self._first: deque[int] = deque()
+        self._asked_at = self._latest = 0.0
         self._rest: Iterator[Callable[[], None]] = iter(())
         self._news = threading.Condition()
         self._planning = threading.Lock()
@@ -55,9 +61,15 @@ class Feed:
 
     def go(self, working_set: Sequence[int]) -> None:
         """Begin to bring everything; `working_set` are blocks (page number // `BLOCK`) in the order
-        in which they are needed."""
-        self._rest = self._background(working_set)
-        self._employ(WARM_THREADS if self._is_here() else FETCHERS, self._bring_rest)
+        in which they are needed.
+
+        The rest waits until nothing was asked for during `QUIET_SECONDS` (at most `LATEST_SECONDS`):
+        the first cell has the processors, and what it needs is seen, and recorded.
+        """
+        self._first = deque(block for block in working_set if block * BLOCK < self._layout.pages)
+        self._rest = self._background()
+        self._latest = time.monotonic() + LATEST_SECONDS
+        self._employ(WARM_THREADS if self._is_here() else FETCHERS, self._bring_all)
 
     def _employ(self, count: int, work: Callable[[], None]) -> None:
         for _ in range(count):
@@ -71,6 +83,7 @@ class Feed:
                 return
             self._asked.add(block)
             self._faults.append(block)
+            self._asked_at = time.monotonic()
             self._needed.append(block)
             self._news.notify()
 
@@ -100,8 +113,13 @@ class Feed:
                 self._news.wait_for(lambda: self._faults or self._is_closed)
             self._answer_one()
 
-    def _bring_rest(self) -> None:
-        """What the others do: faults first, then the next piece of the rest."""
+    def _bring_all(self) -> None:
+        """What the others do: faults first, then the working set, then the rest."""
+        while not self._is_closed and (self._answer_one() or self._bring_one_of_first()):
+            pass
+        self._until_quiet()
+        # Of equal standing with the session, this would take half of a small machine from it.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), REST_NICENESS)
         while not self._is_closed:
             if self._answer_one():
                 continue
@@ -110,6 +128,23 @@ class Feed:
             if job is None:
                 return
             self._insist(job)
+
+    def _bring_one_of_first(self) -> bool:
+        try:
+            block = self._first.popleft()
+        except IndexError:
+            return False
+        self._insist(lambda: self._bring_block(block))
+        return True
+
+    def _until_quiet(self) -> None:
+        while not self._is_closed and (now := time.monotonic()) < self._latest:
+            quiet_at = self._asked_at + QUIET_SECONDS
+            if now >= quiet_at:
+                return
+            with self._news:
+                self._news.wait(min(quiet_at, self._latest) - now)
+            self._answer_one()
 
     def _answer_one(self) -> bool:
         """Bring what somebody waits for, if anybody does."""
@@ -155,10 +190,7 @@ class Feed:
         self._snapshot.read(order, self._sink)
         self.trouble = ""
 
-    def _background(self, working_set: Sequence[int]) -> Iterator[Callable[[], None]]:
-        for block in working_set:
-            if self._layout.pages > block * BLOCK:
-                yield lambda block=block: self._bring_block(block)  # type: ignore[misc]
+    def _background(self) -> Iterator[Callable[[], None]]:
         for space in self._layout.spaces:
             for first in range(space.base, space.stop, SLICE_PAGES):
                 for order in self._plan(space, first, min(first + SLICE_PAGES, space.stop)):
