@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
@@ -132,29 +133,60 @@ def criu_below(supervisor: psutil.Process) -> psutil.Process | None:
     return None
 
 
-async def test_criu_killed_in_the_hold_lets_the_session_go_on(
-    two_gpus: Stage, alice: Researcher
-) -> None:
-    kernel_id, word = await open_with_a_secret(alice)
-    async with alice.kernel(kernel_id) as kernel:
-        await kernel.run("import os; ballast = os.urandom(300_000_000)")
-    mine = await workload(two_gpus, "alice")
-    supervisor = supervisor_of(two_gpus, str(mine["id"]))
-    await alice.act("suspend")
+async def kill_criu_in_the_hold(stage: Stage, supervisor: psutil.Process) -> None:
+    """As soon as it dumps for this supervisor, before anything is committed."""
 
     async def criu() -> psutil.Process | None:
         return criu_below(supervisor)
 
     process = await until(criu, timeout=30, what="CRIU runs", every=0.002)
-    store = two_gpus.hold("store")  # nothing can be committed from here on
+    store = stage.hold("store")  # nothing can be committed from here on
     try:
         process.kill()
     finally:
         os.kill(store, signal.SIGCONT)
+
+
+async def with_ballast(stage: Stage, user: Researcher, kernel_id: str) -> psutil.Process:
+    """A session whose dump takes a moment; returns its supervisor."""
+    async with user.kernel(kernel_id) as kernel:
+        await kernel.run("import os; ballast = os.urandom(300_000_000)")
+    return supervisor_of(stage, str((await workload(stage, user.name))["id"]))
+
+
+async def test_criu_killed_in_the_hold_lets_the_session_go_on(
+    two_gpus: Stage, alice: Researcher
+) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    supervisor = await with_ballast(two_gpus, alice, kernel_id)
+    await alice.act("suspend")
+    await kill_criu_in_the_hold(two_gpus, supervisor)
     await until_shown(alice, "running", timeout=90)
     assert await read_secret(alice, kernel_id) == word
     await suspend(alice)
     await resume(alice)
+    assert await read_secret(alice, kernel_id) == word
+    await end(alice)
+
+
+async def test_a_session_that_outlives_a_stop_at_the_hub_is_shown_there_again(
+    two_gpus: Stage, alice: Researcher
+) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    supervisor = await with_ballast(two_gpus, alice, kernel_id)
+    stop = asyncio.create_task(
+        alice.request("DELETE", f"{alice.api}/users/alice/server", expect=(202, 204))
+    )
+    await kill_criu_in_the_hold(two_gpus, supervisor)
+    await stop
+
+    async def shown_again() -> bool:
+        rows = await alice.sessions()
+        return [(r["phase"], r["is_connected"], r["actions"]) for r in rows] == [
+            ("running", True, ["suspend", "stop"])
+        ]
+
+    await until(shown_again, timeout=60, what="the Hub has the session again, without a click")
     assert await read_secret(alice, kernel_id) == word
     await end(alice)
 
