@@ -140,6 +140,7 @@ class Escrow:
         if self._tree >= 0:
             os.close(self._tree)
             self._tree = -1
+        self._journal.close()
         if not self._outcome.done():
             self._outcome.cancel()
 

@@ -79,6 +79,7 @@ class Journal:
             yield Record(territory, Message(*fields))
 
     def close(self) -> None:
-        """Forget it; the other holders keep theirs."""
-        self._map.close()
-        os.close(self.descriptor)
+        """Forget it; the other holders keep theirs. May be repeated."""
+        if not self._map.closed:
+            self._map.close()
+            os.close(self.descriptor)
