@@ -34,6 +34,7 @@ from snapshot import (
 )
 from snapshot.dump import Dump, DumpError
 from snapshot.errors import SnapshotError
+from snapshot.filling.lazy import WORKING_SET_FILE
 from snapshot.gpu import model as gpu_model
 from snapshot.gpu.freezing import Taking
 from snapshot.model import Process, SandboxSpec, SnapshotKey, Stored, Tools
@@ -182,11 +183,14 @@ class Checkpoint:
     ) -> record.TreeRecord:
         """Give the writer everything but the pages, while the tree is held."""
         for number, (memory, entries) in enumerate(received.maps.items(), start=1):
-            pagemap = images.Pagemap(number, tuple(entries))
+            pagemap = images.Pagemap(number, images.merged(entries))
             writer.add_file(images.pagemap_name(*memory), images.write_pagemap(pagemap))
         names = scratch_folder.file_names()
         for name in names:
             writer.add_file(name, scratch_folder.read(name))
+        recorded = self.spec.directory / WORKING_SET_FILE
+        if recorded.exists():
+            writer.add_file(WORKING_SET_FILE, recorded.read_bytes())
         layers = layer.capture(self.spec, mounts, writer)
         held = self._hold_files(scratch_folder, names, mounts)
         space = pins.Namespace(self.spec, mounts)

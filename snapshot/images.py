@@ -58,6 +58,18 @@ class Pagemap:
         return sum(entry.pages for entry in self.entries if entry.is_present) * PAGE
 
 
+def merged(entries: Iterable[PagemapEntry]) -> tuple[PagemapEntry, ...]:
+    """The same with neighbours of one kind as one run: CRIU sends a megabyte at a time."""
+    found: list[PagemapEntry] = []
+    for entry in entries:
+        last = found[-1] if found else None
+        if last and last.flags == entry.flags and last.vaddr + last.pages * PAGE == entry.vaddr:
+            found[-1] = PagemapEntry(last.vaddr, last.pages + entry.pages, entry.flags)
+        else:
+            found.append(entry)
+    return tuple(found)
+
+
 def pagemap_name(kind: str, id: int) -> str:
     """The pagemap's file name for a task or a shared memory."""
     return f"pagemap-shmem-{id}.img" if kind == "shmem" else f"pagemap-{id}.img"

@@ -95,3 +95,11 @@ def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
     except images.ImageError:
         return
     assert list(images.decode(images.encode(fields))) == fields
+
+
+def test_neighbouring_runs_of_one_kind_become_one() -> None:
+    runs = [(0x1000, 2, 6), (0x3000, 1, 6), (0x4000, 1, 4), (0x6000, 1, 4), (0x7000, 3, 4)]
+    entries = [images.PagemapEntry(*run) for run in runs]
+    merged = [(0x1000, 3, 6), (0x4000, 1, 4), (0x6000, 4, 4)]
+    assert images.merged(entries) == tuple(images.PagemapEntry(*run) for run in merged)
+    assert images.merged([]) == ()
