@@ -10,7 +10,7 @@ found here, CRIU may still refuse.
 
 from __future__ import annotations
 
-from snapshot import criu
+from snapshot import criu, proc
 from snapshot.gpu import devices
 from snapshot.inspection import rules, tree
 from snapshot.inspection.verdict import Rates, Verdict, weigh
@@ -28,6 +28,9 @@ def examine(
     `gpu_saved`: NVIDIA devices are looked after by somebody else; None: if the driver here can.
     Blockers carry the process numbers that the session itself sees.
     """
+    missing = tree.missing_capabilities(proc.read_text("/proc/self/status"))
+    if missing:
+        return Verdict((rules.lacking(missing),))
     saved = devices.driver_saves_memory() if gpu_saved is None else gpu_saved
     found = tree.read(process)
     if found is None:

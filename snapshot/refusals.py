@@ -20,7 +20,8 @@ class CannotFreezeError(SnapshotError):
     def __init__(self, blockers: tuple[Blocker, ...]) -> None:
         first = blockers[0]
         more = f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else ""
-        super().__init__(f"{first.command}: {first.what}{more}.", remedy=first.remedy)
+        who = f"{first.command}: " if first.command else ""
+        super().__init__(f"{who}{first.what}{more}.", remedy=first.remedy)
         self.blockers = blockers
 
 

@@ -105,13 +105,11 @@ class IdMaps:
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """A whole tree. `missing` names capabilities that the inspecting program lacks; `private_bytes`
-    is memory of single processes, `shared_bytes` what they share (an upper bound); `outside` counts
-    connections that lead out of the tree."""
+    """A whole tree. `private_bytes` is memory of single processes, `shared_bytes` what they share (an
+    upper bound); `outside` counts connections that lead out of the tree."""
 
     processes: tuple[ProcessFacts, ...]
     ids: IdMaps
-    missing: tuple[str, ...] = ()
     private_bytes: int = 0
     shared_bytes: int = 0
     outside: int = 0

@@ -239,7 +239,7 @@ RULES = (
 
 
 def judge(tree: TreeFacts, *, ghost_bytes: int, gpu_saved: bool = False) -> tuple[Blocker, ...]:
-    """Everything in the way, each once, the machine's own first; at most `MOST_BLOCKERS`."""
+    """Everything in the way, each once; at most `MOST_BLOCKERS`, and how many more."""
     setting = Setting(tree.ids, ghost_bytes, gpu_saved)
     found = dict.fromkeys(_all(tree, setting))
     if len(found) <= MOST_BLOCKERS:
@@ -251,12 +251,13 @@ def judge(tree: TreeFacts, *, ghost_bytes: int, gpu_saved: bool = False) -> tupl
     )
 
 
+def lacking(capabilities: tuple[str, ...]) -> Blocker:
+    """Hubernate itself may not look, let alone save anything."""
+    what = f"this machine does not let Hubernate save programs: it lacks {', '.join(capabilities)}"
+    return Blocker(0, "", what, "An administrator has to start it with all capabilities.")
+
+
 def _all(tree: TreeFacts, setting: Setting) -> Iterator[Blocker]:
-    if tree.missing:
-        what = (
-            f"this machine does not let Hubernate save programs: it lacks {', '.join(tree.missing)}"
-        )
-        yield Blocker(0, "", what, "An administrator has to start it with all capabilities.")
     for process in tree.processes:
         yield from _of_process(process)
         for held in process.held:

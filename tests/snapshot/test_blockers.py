@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from snapshot import proctree
+from snapshot import proctree, programs
 from snapshot.model import NetworkSpec
 from tests.builders.sandboxes import Box, until
 from tests.snapshot import obstacles
@@ -266,6 +269,28 @@ async def test_memory_is_weighed(box: Box) -> None:
     found = proctree.examine(box.process, rates=rates)
     assert 150 << 20 <= found.bytes < 200 << 20
     assert found.seconds == pytest.approx(1.0 + found.bytes / 1e8, abs=0.1)
+
+
+async def test_without_a_capability_neither_we_nor_criu_can_look(box: Box) -> None:
+    await start(box, "")
+    process = box.process
+    look = (
+        "from snapshot import proctree; from snapshot.model import Process\n"
+        f"print(*proctree.inspect(Process({process.pid}, {process.started})))"
+    )
+    without = ["/usr/bin/setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    said = await programs.run(
+        [*without, sys.executable, "-c", look], seconds=30, environment=environment
+    )
+    assert said.status == 0, said.errors
+    assert said.output.count("Blocker(") == 1
+    assert "lacks CAP_SYS_PTRACE" in said.output
+    tools = box.tools
+    box.tools = replace(tools, criu=(*without, *tools.criu))
+    assert await what_criu_says(box)
+    box.tools = tools
+    assert await what_criu_says(box) == ""
 
 
 async def test_two_thousand_descriptors_cost_little(box: Box) -> None:
