@@ -94,9 +94,13 @@ class Family:
         self._put(first, pages, None)
 
     def _put(self, first: int, pages: int, source: Callable[[int], int] | None) -> None:
-        for number in list(self._members):
-            while not self._put_once(number, first, pages, source):
-                time.sleep(_CHANGING_SECONDS)  # the kernel is in the middle of a change
+        """Also for children that are forked meanwhile: nobody brings these pages once more."""
+        reached: set[int] = set()
+        while waiting := [number for number in list(self._members) if number not in reached]:
+            for number in waiting:
+                while not self._put_once(number, first, pages, source):
+                    time.sleep(_CHANGING_SECONDS)  # the kernel is in the middle of a change
+            reached.update(waiting)
 
     def _put_once(
         self, number: int, first: int, pages: int, source: Callable[[int], int] | None
@@ -110,6 +114,8 @@ class Family:
                 if not self._settle(member, place, source):
                     self.drain(number)
                     return False
+                if number not in self._members:
+                    break  # it has ended, and its descriptor may be another's by now
             return True
 
     def _settle(self, member: Member, place: Place, source: Callable[[int], int] | None) -> bool:
@@ -124,7 +130,7 @@ class Family:
                 done, error = uffd.copy(member.descriptor, address, source(page), span)
             member.territory.done(page, done)
             address, page = address + done * PAGE, page + done
-            if error == errno.EAGAIN:
+            if error == errno.EAGAIN and not done:
                 return False
             if error in (errno.ESRCH, errno.EBADF):
                 self._forget(member)
@@ -136,7 +142,7 @@ class Family:
                 if error == errno.EEXIST or self.is_settled:
                     member.territory.done(page, 1)
                 address, page = address + PAGE, page + 1
-            elif error:
+            elif error not in (0, errno.EAGAIN):
                 raise OSError(error, os.strerror(error))
             span = stop - page
         return True
@@ -153,7 +159,7 @@ class Family:
                     if message.event != Event.FAULT:
                         self._change(member, message)
             for message in messages:
-                if message.event == Event.FAULT:
+                if message.event == Event.FAULT and number in self._members:
                     self._fault(member, message.b & ~(PAGE - 1))
 
     def _change(self, member: Member, message: Message) -> None:
@@ -166,6 +172,9 @@ class Family:
             return
         self._journal.add(member.number, message)
         apply(member.territory, message)
+        # Who waits there for what has gone from there would wait until all is filled.
+        length = message.c if message.event == Event.REMAP else message.b - message.a
+        uffd.wake(member.descriptor, message.a, length)
 
     def _fault(self, member: Member, address: int) -> None:
         """Somebody waits at an address: for a page that comes, or for a zero page."""

@@ -220,3 +220,16 @@ class StoreThatIsSlowToWrite(PassingOn):
         if held and not self.gate.wait(60.0):
             raise StoreUnavailableError("nobody opened the gate")
         self.inner.put(key, data, if_absent=if_absent)
+
+
+@dataclass
+class StoreThatIsSlowToRead(PassingOn):
+    """Reads below `prefix` wait until `gate` is set."""
+
+    prefix: str = "packs/"
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
+        if key.startswith(self.prefix) and not self.gate.wait(60.0):
+            raise StoreUnavailableError("nobody opened the gate")
+        return self.inner.get(key, start=start, end=end)
