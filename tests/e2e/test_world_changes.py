@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
@@ -92,3 +93,22 @@ async def test_the_old_host_port_is_taken_at_the_resume(two_gpus: Stage, bob: Re
         await resume(bob)
         assert await read_secret(bob, kernel_id) == word
     await end(bob)
+
+
+async def test_two_tabs_that_resume_at_once_get_one_restore(
+    two_gpus: Stage, alice: Researcher
+) -> None:
+    """Two press Resume on the home page, a third opens the server's address."""
+    kernel_id, word = await open_with_a_secret(alice)
+    await suspend(alice)
+    before = await workload(two_gpus, "alice")
+    await asyncio.gather(
+        alice.act("resume"),
+        alice.act("resume"),
+        alice.request("GET", f"{alice.url}/hub/spawn/{alice.name}", expect=(200, 302)),
+    )
+    await asyncio.gather(alice.until_ready(), alice.until_ready())
+    assert await asyncio.gather(*(read_secret(alice, kernel_id) for _ in range(2))) == [word, word]
+    after = await workload(two_gpus, "alice")
+    assert (after["id"], after["epoch"]) == (before["id"], before["epoch"] + 1)
+    await end(alice)
