@@ -144,6 +144,7 @@ def remove(
     force: Annotated[
         bool, typer.Option("--force", help="Also one that a session would be resumed from.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove a snapshot for good."""
     access, state = need_admin("removing snapshots")
@@ -163,7 +164,10 @@ def remove(
         )
         audit.note(state.gone_file, (line,))
         repository.remove(stored.manifest)
-    typer.echo(f"removed {stored.manifest}")
+    if as_json:
+        print_json({"removed": line})
+    else:
+        typer.echo(f"removed {stored.manifest}")
 
 
 def _refuse_if_needed(stored: Stored) -> None:

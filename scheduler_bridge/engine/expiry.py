@@ -7,6 +7,7 @@ without a date that its owner could see for a week.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from scheduler_bridge.engine.scheduler import Scheduler
@@ -49,7 +50,7 @@ def announce(
         draft.note(
             "expiry_warning" if is_warning else "expiry",
             changed,
-            cause=expiry.reason,
+            cause=f"its memory is deleted on {_day(expiry.at)}: {expiry.reason}",
             actor=actor,
             evidence={"at": expiry.at, "rule": expiry.rule, "snapshot": expiry.snapshot},
         )
@@ -76,6 +77,10 @@ def expire(scheduler: Scheduler, workload_id: str, *, snapshot: str, actor: str)
         )
     scheduler.wake()
     return scheduler.get(workload_id)
+
+
+def _day(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
 
 
 def _check_suspended(workload: Workload, snapshot: str) -> None:

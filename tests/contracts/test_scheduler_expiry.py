@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -47,7 +48,11 @@ async def test_a_date_is_shown_and_told_once_and_so_is_a_warning(plugin: Schedul
     assert shown.announced_at > 0
     await plugin.announce_expiry(workload.id, replace(shown, warned=(7,)))
     await plugin.announce_expiry(workload.id, None)
-    kinds = [event.kind for event in await plugin.history(workload.id)]
+    events = await plugin.history(workload.id)
+    told = next(event for event in events if event.kind == "expiry")
+    assert re.fullmatch(r"its memory is deleted on \d{4}-\d\d-\d\d: because", told.cause)
+    assert told.evidence["at"] == shown.at
+    kinds = [event.kind for event in events]
     assert [k for k in kinds if k.startswith("expiry")] == [
         "expiry",
         "expiry_warning",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_a_part_that_several_keys_have_is_refused(cli: Cli, store: Repository) -
 
 
 def test_damage_is_found_and_told_by_the_exit_code(cli: Cli, store: Repository) -> None:
-    ada, bob = keep(store, "ada"), keep(store, "bob")
+    _, bob = keep(store, "ada"), keep(store, "bob")
     (pack,) = (cli.state.root / "objects" / "packs" / "ada").glob("**/*")
     damaged = bytearray(pack.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -67,7 +68,13 @@ def test_damage_is_found_and_told_by_the_exit_code(cli: Cli, store: Repository) 
     result = cli("snapshots", "verify")
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
-    assert not lines[0].startswith(f"{ada}: good")
+    assert "is damaged" in lines[0]
+    assert lines[0].endswith("(snapshot of ada)")
+    told = json.loads(cli("snapshots", "verify", "--json").stdout)
+    assert [(each["owner"], bool(each["error"])) for each in told] == [
+        ("ada", True),
+        ("bob", False),
+    ]
     assert lines[1] == f"{bob}: good"
 
 
@@ -83,7 +90,9 @@ def test_the_snapshot_that_a_session_needs_is_not_removed_by_accident(
     assert "ada (suspended) is resumed from" in said
     assert "--force" in said
     assert len(store.list()) == 1
-    cli.ok("snapshots", "rm", key, "--force")
+    assert (
+        cli.json("snapshots", "rm", key, "--force")["removed"]["reason"] == "removed with --force"
+    )
     assert store.list() == ()
 
 
