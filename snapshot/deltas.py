@@ -32,8 +32,9 @@ MOST_CHANGED = 0.5
 MOST_CHUNKS = 8
 """Blocks that would consist of parts of more chunks are stored whole: each is one more to open."""
 
-IN_A_ROW, ONE_OF = 4, 8
-"""After so many batches without a block that pays, one of so many is looked at."""
+ONE_OF = 16
+"""Where memory changed wholly, the first, second, fourth and eighth batch in a row are looked at, then
+one of so many."""
 
 _WORDS = PAGE // 8
 
@@ -84,9 +85,9 @@ class Earlier:
 
     def _is_vain(self) -> bool:
         with self._lock:
-            skip = self._vain >= IN_A_ROW and self._vain % ONE_OF != 0
-            self._vain += skip
-            return skip
+            look = self._vain & (self._vain - 1) == 0 or self._vain % ONE_OF == 0
+            self._vain += not look
+            return not look
 
     def _compare(
         self, extents: np.ndarray, data: memoryview, blocks: Sequence[Block]

@@ -110,6 +110,15 @@ def test_memory_that_appears_and_goes_between_pages(tmp_path: Path, shift: int) 
     session.save()
 
 
+def test_scattered_pages_are_found_again_behind_memory_that_changed_wholly(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    session.data += filled(24 * MIB, 3)
+    session.save()
+    session.data[: SIZE // 2] = filled(SIZE // 2, 4)
+    changed = session.change(range(SIZE // PAGE, len(session.data) // PAGE, 100))
+    assert session.save().stored_bytes < SIZE // 2 + 5 * changed
+
+
 def test_where_the_node_has_nothing_blocks_are_stored_whole(tmp_path: Path) -> None:
     session = Session(tmp_path)
     session.save()
