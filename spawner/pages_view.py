@@ -13,6 +13,7 @@ from scheduler_bridge.model.workload import (
     Pause,
     Workload,
 )
+from spawner.arrival import WAITS, Arrival, arrival
 from spawner.badge import UNKNOWN, Outlook, outlook
 from spawner.hosting import Seen
 from spawner.names import server_title
@@ -108,10 +109,12 @@ def row(
     is_suspended = workload.phase is Phase.SUSPENDED
     capacity = capacity_of(fleet) if fleet else None
     badge = _badge(workload, now)
+    coming = _coming(workload, seen)
+    error, remedy = _problem(workload, seen, coming)
     return Row(
         server=workload.spec.server,
         title=server_title(workload.spec.server),
-        sentence=_sentence(workload),
+        sentence=_sentence(workload, coming),
         phase=workload.phase,
         url=server.url,
         profile=workload.spec.profile,
@@ -132,8 +135,8 @@ def row(
         kept_until=kept_until(workload, now=now),
         goes_soon=_goes_soon(workload, now),
         notes=seen.status.notes if seen.status else (),
-        error=_error(workload, seen),
-        remedy=workload.remedy or (seen.status.remedy if seen.status and seen.status.error else ""),
+        error=error,
+        remedy=remedy,
     )
 
 
@@ -200,7 +203,13 @@ def _fits(workload: Workload, capacity: Capacity | None) -> bool:
     return capacity is not None and capacity.fits_now(workload.spec.gpus)
 
 
-def _sentence(workload: Workload) -> str:
+def _coming(workload: Workload, seen: Seen) -> Arrival | None:
+    if workload.phase is not Phase.FILLING or seen.status is None:
+        return None
+    return arrival(seen.status.facts)
+
+
+def _sentence(workload: Workload, coming: Arrival | None) -> str:
     title = server_title(workload.spec.server)
     if workload.phase is Phase.QUEUED:
         place = f" as number {workload.position}" if workload.position else ""
@@ -208,7 +217,8 @@ def _sentence(workload: Workload) -> str:
         return f"{title} waits{place}.{why}"
     if workload.phase is Phase.RUNNING and workload.desired is Desired.SUSPENDED:
         return f"{title} is running and is about to be suspended."
-    return f"{title} {_SENTENCE.get(workload.phase, workload.phase)}."
+    share = f" ({coming.words})" if coming and coming.words else ""
+    return f"{title} {_SENTENCE.get(workload.phase, workload.phase)}{share}."
 
 
 def _actions(workload: Workload, server: Server) -> tuple[str, ...]:
@@ -220,8 +230,13 @@ def _actions(workload: Workload, server: Server) -> tuple[str, ...]:
     return actions
 
 
-def _error(workload: Workload, seen: Seen) -> str:
-    return workload.last_error or (seen.status.error if seen.status else "")
+def _problem(workload: Workload, seen: Seen, coming: Arrival | None) -> tuple[str, str]:
+    """What went wrong, and what helps. Memory that does not come is what matters now."""
+    if coming and coming.trouble:
+        return f"No more of its memory comes: {coming.trouble.rstrip('.')}.", WAITS
+    status = seen.status
+    remedy = status.remedy if status and status.error else ""
+    return workload.last_error or (status.error if status else ""), workload.remedy or remedy
 
 
 def _past(moment: float | None, now: float) -> float | None:

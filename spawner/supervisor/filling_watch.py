@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 
+from spawner.arrival import FACT
 from spawner.supervisor.context import Context
 
-FACT = "filling"
 LOOK_SECONDS = 0.5
 
 

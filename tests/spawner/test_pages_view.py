@@ -58,6 +58,39 @@ def test_the_buttons(phase: Phase, server: Server, actions: tuple[str, ...]) -> 
     assert shown(session(phase), server).actions == actions
 
 
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({}, "Your server is running; its memory is still arriving."),
+        ({"filling": {}}, "Your server is running; its memory is still arriving."),
+        (
+            {"filling": {"remaining": 0, "total": 0, "trouble": ""}},
+            "Your server is running; its memory is still arriving.",
+        ),
+        (
+            {"filling": {"remaining": 3701, "total": 10_000, "trouble": ""}},
+            "Your server is running; its memory is still arriving (62 %).",
+        ),
+    ],
+)
+def test_a_session_whose_memory_arrives_says_how_much_is_there(facts: Any, sentence: str) -> None:
+    seen = Seen(Status("w", "filling", facts=facts))
+    made = row(session(Phase.FILLING), READY, seen, fleet(1), now=NOW)
+    assert (made.sentence, made.error, made.remedy) == (sentence, "", "")
+    # what a status said before its session ran says nothing any more
+    after = row(session(Phase.RUNNING), READY, seen, fleet(1), now=NOW)
+    assert after.sentence == "Your server is running."
+
+
+def test_memory_that_does_not_come_is_said_with_the_reason() -> None:
+    facts = {"filling": {"remaining": 5, "total": 10, "trouble": "the store does not answer."}}
+    seen = Seen(Status("w", "filling", facts=facts))
+    made = row(session(Phase.FILLING), READY, seen, fleet(1), now=NOW)
+    assert made.sentence.endswith("(50 %).")
+    assert made.error == "No more of its memory comes: the store does not answer."
+    assert "nothing is lost" in made.remedy
+
+
 DAY = 86400.0
 
 
