@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -23,6 +24,7 @@ from snapshot.filling import guard, wire
 from snapshot.filling.filler import SOCKET_FILE, Held
 from snapshot.filling.journal import Journal
 from snapshot.filling.program import MARKER_FILE, Beginning, Spare
+from snapshot.filling.uffd import Event
 from snapshot.model import Process, Progress
 from snapshot.refusals import FillingLostError
 
@@ -41,11 +43,16 @@ class Escrow:
     def __init__(self, beginning: Beginning, journal: Journal, guard_socket: socket.socket) -> None:
         self._beginning, self._journal, self._guard = beginning, journal, guard_socket
         self._held: dict[int, Held] = {}
+        self._to_hear_of = 0
+        self._is_whole = False
+        self._restoring: wire.Message = {}
         self._lock = threading.Lock()
         self._filler: socket.socket | None = None
         self._tree = -1
         self._children: list[threading.Thread] = []
         self._loop = asyncio.get_running_loop()
+        self._employed_at = -AGAIN_SECONDS
+        self._loop.add_reader(guard_socket.fileno(), self._guard_ended)
         self._outcome: asyncio.Future[None] = self._loop.create_future()
         self._outcome.add_done_callback(_look_at)
         self.progress = Progress()
@@ -56,8 +63,12 @@ class Escrow:
         Path(beginning.directory, MARKER_FILE).touch(mode=0o600)
         ours, theirs = wire.pair()
         escrow = cls(beginning, Journal.create(), ours)
-        escrow._children.append(_start(guard.argv(), theirs))
-        escrow._employ(spare)
+        try:
+            escrow._children.append(_start(guard.argv(), theirs))
+            escrow._employ(spare)
+        except OSError:
+            escrow.close()
+            raise
         return escrow
 
     @classmethod
@@ -68,20 +79,17 @@ class Escrow:
         if not (directory / MARKER_FILE).exists():
             return None
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            sock.connect(str(directory / SOCKET_FILE))
-            sock.settimeout(CONNECT_SECONDS)
-            received = await asyncio.to_thread(wire.receive, sock)
-        except OSError:
-            received = None
-        if received is None:
+        sock.settimeout(CONNECT_SECONDS)
+        received = await asyncio.to_thread(_ask, sock, directory / SOCKET_FILE)
+        if received is None or received[0]["is"] != "all":
             sock.close()
             if not (directory / MARKER_FILE).exists():
                 return None  # it was done in this moment
             raise FillingLostError("The programs that brought the session's memory are gone.")
-        _, (journal, guard_socket, tree) = received
+        message, (journal, guard_socket, tree) = received
         escrow = cls(beginning, Journal(journal), socket.socket(fileno=guard_socket))
-        escrow._tree = tree
+        escrow._tree, escrow._is_whole = tree, True
+        escrow._to_hear_of = message["held"]
         escrow._listen(sock)
         return escrow
 
@@ -105,33 +113,33 @@ class Escrow:
 
     def _go(self) -> None:
         with self._lock:
-            if self._filler is not None:
-                with contextlib.suppress(OSError):
-                    wire.send(self._filler, {"is": "go"})
+            self._is_whole = True
+            _tell(self._filler, {"is": "go"})
 
     def restoring(self, criu: int, pid_file: Path) -> None:
         """CRIU runs: what it makes has to end if we do."""
-        message = {"is": "restoring", "pid": criu, "pid_file": str(pid_file)}
-        wire.send(self._guard, message)
+        with self._lock:
+            self._restoring = {"is": "restoring", "pid": criu, "pid_file": str(pid_file)}
+            _tell(self._guard, self._restoring)
 
     def runs(self, process: Process) -> None:
         """The tree is there. Raises `ProcessLookupError` if it has ended already."""
-        self._tree = os.pidfd_open(process.pid)
-        for sock in (self._guard, self._filler):
-            if sock is not None:
-                wire.send(sock, {"is": "tree"}, [self._tree])
+        with self._lock:
+            self._tree = os.pidfd_open(process.pid)
+            for sock in (self._guard, self._filler):
+                _tell(sock, {"is": "tree"}, self._tree)
 
     def close(self) -> None:
         """Stop, because everything is in place or the tree is gone. May be repeated."""
         Path(self._beginning.directory, MARKER_FILE).unlink(missing_ok=True)
         if self._filler is not None:
             self._loop.remove_reader(self._filler.fileno())
-            with contextlib.suppress(OSError):
-                wire.send(self._filler, {"is": "stop"})
+            _tell(self._filler, {"is": "stop"})
             self._filler.close()
             self._filler = None
-        with contextlib.suppress(OSError):
-            wire.send(self._guard, {"is": "done"})
+        if self._guard.fileno() >= 0:
+            self._loop.remove_reader(self._guard.fileno())
+        _tell(self._guard, {"is": "done"})
         self._guard.close()
         for held in self._held.values():
             if held.descriptor >= 0:
@@ -155,10 +163,8 @@ class Escrow:
             held = Held(len(self._held), task, descriptor)
             self._held[held.number] = held
             message = {"is": "hold", "number": held.number, "task": task}
-            wire.send(self._guard, message, [descriptor])
-            if self._filler is not None:
-                with contextlib.suppress(OSError):  # its successor gets all of them
-                    wire.send(self._filler, message, [descriptor])
+            for sock in (self._guard, self._filler):
+                _tell(sock, message, descriptor)
 
     def _employ(self, spare: Spare | None = None) -> None:
         """Have a filler: the one that waits, or a new one, which takes over what is held."""
@@ -167,16 +173,16 @@ class Escrow:
             sock, theirs = wire.pair()
             command = (sys.executable, "-P", "-m", "snapshot.filling")
             self._children.append(_start(command, theirs))
+        self._employed_at = self._loop.time()
         with self._lock:
             message = {**self._beginning.to_message(), "held": len(self._held)}
-            shared = [self._journal.descriptor, self._guard.fileno()]
-            wire.send(sock, message, shared)
+            _tell(sock, message, self._journal.descriptor, self._guard.fileno())
             for held in self._held.values():
-                known = {"number": held.number, "task": held.task}
-                wire.send(sock, known, [held.descriptor] if held.descriptor >= 0 else [])
+                _tell(sock, {"number": held.number, "task": held.task}, held.descriptor)
+            if self._is_whole:
+                _tell(sock, {"is": "go"})
             if self._tree >= 0:
-                wire.send(sock, {"is": "go"})
-                wire.send(sock, {"is": "tree"}, [self._tree])
+                _tell(sock, {"is": "tree"}, self._tree)
             self._listen(sock)
 
     def _listen(self, sock: socket.socket) -> None:
@@ -189,6 +195,9 @@ class Escrow:
         try:
             received = wire.receive(self._filler)
         except BlockingIOError:
+            return
+        except OSError as error:
+            _log.error("something that the filler said was lost: %s", error)
             return
         if received is None:
             self._filler_ended()
@@ -211,7 +220,7 @@ class Escrow:
                 self.progress = Progress(self.progress.remaining, 0, message["why"])
 
     def _forget(self, number: int) -> None:
-        held = self._held[number]
+        held = self._held.get(number, Held(number, -1, -1))
         if held.descriptor >= 0:
             os.close(held.descriptor)
         self._held[number] = Held(number, held.task, -1)
@@ -221,14 +230,27 @@ class Escrow:
         self._loop.remove_reader(self._filler.fileno())
         self._filler.close()
         self._filler = None
-        if self._outcome.done():
+        if self._outcome.done() or self._tree_has_ended():
             return
-        if self._journal.is_torn:
+        if self._journal.is_torn or self._lacks_some():
             lost = "The program that brought the session's memory ended at the wrong moment."
             self._outcome.set_exception(FillingLostError(lost))
             return
         _log.error("the filler ended; another one takes over")
-        self._loop.call_later(AGAIN_SECONDS if self.progress.trouble else 0.0, self._again)
+        self._loop.call_at(self._employed_at + AGAIN_SECONDS, self._again)
+
+    def _tree_has_ended(self) -> bool:
+        """Then nobody wants its memory. Whoever looks after the tree sees that by itself."""
+        if self._tree < 0:
+            return False
+        looking = select.poll()
+        looking.register(self._tree, select.POLLIN)
+        return bool(looking.poll(0))
+
+    def _lacks_some(self) -> bool:
+        """Whether we do not hold everything that the filler did: it ended while it handed it on."""
+        forked = {each.message.b for each in self._journal if each.message.event == Event.FORK}
+        return len(self._held) < self._to_hear_of or not forked <= self._held.keys()
 
     def _again(self) -> None:
         if self._outcome.done():
@@ -238,6 +260,51 @@ class Escrow:
         except OSError as error:
             _log.error("no filler could be started: %s", error)
             self._loop.call_later(AGAIN_SECONDS, self._again)
+
+    def _guard_ended(self) -> None:
+        """Another one holds the same: until then nobody ends the tree if all others are killed."""
+        self._loop.remove_reader(self._guard.fileno())
+        _log.error("the guard ended; another one takes over")
+        ours, theirs = wire.pair()
+        try:
+            self._children.append(_start(guard.argv(), theirs))
+        except OSError as error:
+            _log.error("no guard could be started: %s", error)
+            ours.close()
+            self._loop.call_later(AGAIN_SECONDS, self._watch_guard)
+            return
+        with self._lock:
+            self._guard.close()
+            self._guard = ours
+            if self._restoring:
+                _tell(ours, self._restoring)
+            for held in self._held.values():
+                if held.descriptor >= 0:
+                    _tell(ours, {"is": "hold", "number": held.number}, held.descriptor)
+            if self._tree >= 0:
+                _tell(ours, {"is": "tree"}, self._tree)
+            _tell(self._filler, {"is": "guard"}, ours.fileno())
+        self._loop.call_later(AGAIN_SECONDS, self._watch_guard)
+
+    def _watch_guard(self) -> None:
+        if self._guard.fileno() >= 0:
+            self._loop.add_reader(self._guard.fileno(), self._guard_ended)
+
+
+def _ask(sock: socket.socket, path: Path) -> tuple[wire.Message, tuple[int, ...]] | None:
+    """What a filler says first to a new supervisor. None: there is none."""
+    try:
+        sock.connect(str(path))
+        return wire.receive(sock)
+    except OSError:
+        return None
+
+
+def _tell(sock: socket.socket | None, message: wire.Message, *descriptors: int) -> None:
+    """Tell filler or guard. If it has ended, its successor is told everything."""
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            wire.send(sock, message, [each for each in descriptors if each >= 0])
 
 
 def _look_at(outcome: asyncio.Future[None]) -> None:

@@ -163,9 +163,15 @@ class Feed:
                 return
             except (SnapshotError, OSError) as error:
                 _log.warning("pages do not come: %s", error)
-                self.trouble = str(error)
-                with self._news:
-                    self._news.wait_for(lambda: self._is_closed, RETRY_SECONDS)
+                self._rest_after(str(error))
+            except Exception as error:  # whatever it is, somebody waits for these pages
+                _log.exception("pages do not come")
+                self._rest_after(repr(error))
+
+    def _rest_after(self, trouble: str) -> None:
+        self.trouble = trouble
+        with self._news:
+            self._news.wait_for(lambda: self._is_closed, RETRY_SECONDS)
 
     def _bring_block(self, block: int) -> None:
         first = block * BLOCK
@@ -176,15 +182,18 @@ class Feed:
             self._asked.discard(block)
 
     def _bring(self, space: Space, first: int, stop: int) -> None:
+        self._bring_zeros(space, first, stop)
         for order in self._plan(space, first, stop):
             self._read(order)
 
-    def _plan(self, space: Space, first: int, stop: int) -> list[Order]:
-        """What to read for pages of one space; zero pages are put in place at once."""
+    def _bring_zeros(self, space: Space, first: int, stop: int) -> None:
         runs = list(_between(space, first, stop))
         for target, length in self._snapshot.zeros(space.kind, space.id, runs):
             self._zeros(target // PAGE, length // PAGE)
-        return self._snapshot.plan(space.kind, space.id, runs)
+
+    def _plan(self, space: Space, first: int, stop: int) -> list[Order]:
+        """What to read for pages of one space, without those that are zero."""
+        return self._snapshot.plan(space.kind, space.id, list(_between(space, first, stop)))
 
     def _read(self, order: Order) -> None:
         self._snapshot.read(order, self._sink)
@@ -193,7 +202,10 @@ class Feed:
     def _background(self) -> Iterator[Callable[[], None]]:
         for space in self._layout.spaces:
             for first in range(space.base, space.stop, SLICE_PAGES):
-                for order in self._plan(space, first, min(first + SLICE_PAGES, space.stop)):
+                where = space, first, min(first + SLICE_PAGES, space.stop)
+                # A job of its own: what fails here would end the planning, and all that follows.
+                yield lambda where=where: self._bring_zeros(*where)  # type: ignore[misc]
+                for order in self._plan(*where):
                     yield lambda order=order: self._read(order)  # type: ignore[misc]
 
 

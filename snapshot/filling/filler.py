@@ -90,7 +90,7 @@ class Filler:
         self._poll = select.epoll()
         self._tree = -1
         self._next = FIRST_FORKED
-        self._told_at = 0.0
+        self._told_at = self._began = 0.0
 
     @property
     def remaining(self) -> int:
@@ -152,6 +152,10 @@ class Filler:
         """The blocks that were asked for, in that order."""
         return self._feed.needed()
 
+    def seconds(self) -> float:
+        """Since it was told to go."""
+        return time.monotonic() - self._began
+
     def wanted(self, page: int) -> None:
         self._feed.want(page)
 
@@ -198,15 +202,27 @@ class Filler:
             case "hold":
                 self.hold(Held(message["number"], message["task"], descriptors[0]))
             case "go":
+                self._began = time.monotonic()
                 for family in self._families.values():
                     family.is_settled = True
                 self._feed.go(self._order.working_set)
             case "tree":
                 self._tree = descriptors[0]
                 self._poll.register(self._tree, select.EPOLLIN)
+            case "guard":
+                self._meet_guard(descriptors[0])
             case "stop":
                 return False
         return True
+
+    def _meet_guard(self, descriptor: int) -> None:
+        """The guard has a successor, who may not know the newest forks."""
+        with self._links.lock:
+            self._links.guard.close()
+            self._links.guard = socket.socket(fileno=descriptor)
+            for held in self._held.values():
+                if held.descriptor >= 0:
+                    self._links.tell_guard({"is": "hold", "number": held.number}, held.descriptor)
 
     def _part(self, supervisor: socket.socket) -> None:
         with self._links.lock:
@@ -222,7 +238,7 @@ class Filler:
         with self._links.lock:
             self._links.supervisor = connection
             shared = (self._journal.descriptor, self._links.guard.fileno(), self._tree)
-            self._links.tell({"is": "all"}, *shared)
+            self._links.tell({"is": "all", "held": len(self._held)}, *shared)
             for held in self._held.values():
                 message = {"is": "held", "number": held.number, "task": held.task}
                 self._links.tell(message, *([held.descriptor] if held.descriptor >= 0 else []))

@@ -34,6 +34,7 @@ def main() -> None:
     """Entry point."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    wire.hold_many()
     watch(socket.socket(fileno=os.dup(0)))
 
 
@@ -47,15 +48,21 @@ def watch(sock: socket.socket) -> None:
             case "done":
                 return
             case "hold":
+                _let_go(held, message["number"])
                 held[message["number"]] = descriptors[0]
             case "drop":
-                os.close(held.pop(message["number"]))
+                _let_go(held, message["number"])
             case "tree":
                 (tree,) = descriptors
             case "restoring":
                 criu, pid_file = message["pid"], message["pid_file"]
     for each in (tree,) if tree >= 0 else _roots(criu, pid_file):
         end(each)
+
+
+def _let_go(held: dict[int, int], number: int) -> None:
+    if (descriptor := held.pop(number, None)) is not None:
+        os.close(descriptor)
 
 
 def end(tree: int) -> None:

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def serve(sock: socket.socket, ready: Ready | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_SECONDS)
+    wire.hold_many()
     _open_log(Path(beginning.directory))
     links = Links(sock, socket.socket(fileno=guard))
     try:
@@ -114,7 +116,9 @@ def _fill(
         (directory / MARKER_FILE).unlink(missing_ok=True)
         links.tell_guard({"is": "done"})
         links.tell({"is": "filled"})
-        _log.info("everything is in place: %d pages", layout.lazy_pages)
+        took, asked = filler.seconds(), len(filler.needed())
+        said = "all in place: %d pages in %.3f s (%.3f s of processor), %d blocks asked for"
+        _log.info(said, layout.lazy_pages, took, time.process_time(), asked)
 
 
 def _held(sock: socket.socket, count: int) -> list[Held]:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,12 @@ MOST_DESCRIPTORS = 16
 _ITEM = array.array("i").itemsize
 
 Message = dict[str, Any]
+
+
+def hold_many() -> None:
+    """Let this process have as many descriptors as it may: one for each child of a tree."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
