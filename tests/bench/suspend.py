@@ -317,7 +317,7 @@ def _pages(snapshot: Snapshot, space: tuple[str, int]) -> tuple[np.ndarray, np.n
 
 
 async def measure(folder: Path, server: S3Server, sizes: list[float], runs: int) -> dict[str, Any]:
-    settings = _settings(folder, server)
+    settings = settings_of(folder, server)
     repository = open_repository(settings)
     figures: dict[str, Any] = {}
     peaks: dict[float, float] = {}
@@ -338,7 +338,8 @@ async def measure(folder: Path, server: S3Server, sizes: list[float], runs: int)
     return figures
 
 
-def _settings(folder: Path, server: S3Server) -> StoreSettings:
+def settings_of(folder: Path, server: S3Server) -> StoreSettings:
+    """A bucket of the server, with keys and a node cache in the folder."""
     credentials = folder / "store.json"
     secrets = {"access_key": server.access_key, "secret_key": server.secret_key}
     credentials.write_text(json.dumps(secrets))
