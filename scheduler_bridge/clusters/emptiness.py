@@ -14,6 +14,7 @@ between two steps of one look, so only two empty looks in a row are a proof.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -68,8 +69,9 @@ def _may_belong(pid: int, mark: bytes) -> bool:
         return _LAUNCHER in command if command else _is_beside_us(pid)
     except (FileNotFoundError, ProcessLookupError):
         return False  # it has just ended
-    except OSError:
-        return True
+    except OSError as error:
+        # A process without namespaces has closed all its files before; it only waits to be reaped.
+        return error.errno != errno.EINVAL or _has_threads(pid)
 
 
 def _runs_programs(pid: int) -> bool:
@@ -78,7 +80,15 @@ def _runs_programs(pid: int) -> bool:
         fields = handle.read().rpartition(b")")[2].split()
     if int(fields[_FLAGS]) & _KERNEL_THREAD:
         return False
-    return fields[_STATE] not in (b"Z", b"X") or len(os.listdir(f"/proc/{pid}/task")) > 1
+    return fields[_STATE] not in (b"Z", b"X") or _has_threads(pid)
+
+
+def _has_threads(pid: int) -> bool:
+    """Whether there are threads beside the first, which may run on when that has ended."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _is_beside_us(pid: int) -> bool:

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,6 +192,36 @@ def test_what_may_be_its_sandbox_is_not_overlooked(
     left = subprocess.Popen(command, stdout=subprocess.PIPE)
     processes.append(left)
     assert left.stdout is not None and left.stdout.readline() == b"up\n"
+    assert not local.has_no_sandbox(handle)
+    left.kill()
+    left.wait()
+    left.stdout.close()
+    assert proves(local, handle)
+
+
+THREAD = """
+import ctypes, threading, time
+begun = threading.Event()
+def last():
+    print("up", flush=True)
+    begun.set()
+    time.sleep(600)
+threading.Thread(target=last).start()
+begun.wait()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+"""The first thread ends by itself (exit, not exit_group); the other one stays."""
+
+
+def test_a_process_whose_first_thread_has_ended_is_not_overlooked(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    local, handle = cluster(tmp_path), dead_in(tmp_path / "j-left")
+    left = subprocess.Popen([sys.executable, "-c", THREAD], stdout=subprocess.PIPE)
+    processes.append(left)
+    assert left.stdout is not None and left.stdout.readline() == b"up\n"
+    while Path(f"/proc/{left.pid}/stat").read_text().split()[2] != "Z":
+        pass
     assert not local.has_no_sandbox(handle)
     left.kill()
     left.wait()
