@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ RECORD: Final = "cgroups"
 CONTROLLERS: Final = ("memory", "cpu")
 PERIOD_MICROSECONDS: Final = 100_000
 LEAST_QUOTA_MICROSECONDS: Final = 1_000
+FORGOTTEN_SECONDS: Final = 3600.0
 _NO_SWAP: Final = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 """Files that a kernel without accounting of swap does not have."""
 
@@ -159,6 +161,7 @@ def _make(name: str, limits: Limits) -> list[Path]:
                 _hand_down(group.parent, place.controllers)
             group.mkdir(parents=True, exist_ok=True)
             made.append(group)
+            _sweep(group.parent)
             _set(group, settings(limits, place))
     except OSError as error:
         _remove(made)
@@ -209,6 +212,15 @@ def _remove(groups: Iterable[Path]) -> None:
     for group in groups:
         with contextlib.suppress(OSError):
             group.rmdir()
+
+
+def _sweep(folder: Path) -> None:
+    """Take away what sandboxes left behind that were ended by force. One that is just being started
+    is empty too, but young; one that lives cannot be taken away."""
+    for group in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if group.is_dir() and time.time() - group.stat().st_mtime > FORGOTTEN_SECONDS:
+                group.rmdir()
 
 
 def _read(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -155,6 +156,26 @@ async def test_groups_are_made_again_changed_and_taken_away(limited: Box) -> Non
     cgroups.remove(directory)
     cgroups.remove(directory)
     assert cgroups.joined(directory) == () and not any(group.exists() for group in first)
+
+
+async def test_what_others_left_behind_is_taken_away_and_what_lives_or_begins_is_not(
+    limited: Box,
+) -> None:
+    await limited.start(PYTHON, "-c", "import time; time.sleep(999)")
+    mine = cgroups.joined(limited.spec.directory)
+    left, young = ([group.with_name(name) for group in mine] for name in ("left", "young"))
+    for group in (*left, *young):
+        group.mkdir()
+    for group in (*left, *mine):
+        os.utime(group, (1.0, 1.0))
+    other = limited.folder / "other"
+    other.mkdir()
+    cgroups.apply(other, Limits(2**30, 1.0))
+    assert not any(group.exists() for group in left)
+    assert all(group.exists() for group in (*young, *mine))
+    cgroups.remove(other)
+    for group in young:
+        group.rmdir()
 
 
 def test_a_sandbox_without_limits_has_no_groups(tmp_path: Path) -> None:
