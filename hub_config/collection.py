@@ -162,6 +162,23 @@ def carry_out(
     return tuple(done)
 
 
+async def deserted(
+    scheduler: SchedulerPlugin, repository: Repository, accounts: Collection[str] | None
+) -> tuple[str, ...]:
+    """Whose keys open nothing any more: no account, no session, nothing in the store."""
+    if accounts is None:
+        return ()
+    gone = set(repository.keys.owners()) - set(accounts) - set(owners(repository))
+    return tuple([owner for owner in sorted(gone) if not await scheduler.list(user=owner)])
+
+
+def erase_keys(repository: Repository, owner: str, gone_file: Path, now: float) -> None:
+    """Delete the keys of a deleted account, with a line for it."""
+    reason = "the account was deleted and nothing is stored of it"
+    audit.note(gone_file, (audit.Gone(now, owner, "", f"keys/{owner}", "", reason, actor=ACTOR),))
+    repository.keys.erase(owner)
+
+
 def _line(removal: Removal, now: float) -> audit.Gone:
     return audit.Gone(
         now,

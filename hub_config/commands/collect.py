@@ -64,7 +64,6 @@ def _run(
 ) -> dict[str, Any]:
     from hub_config import collection
     from snapshot.prune import check_clock, sweep
-    from snapshot.renewal import finish
 
     now = time.time()
     check_clock(repository.store, now)
@@ -86,8 +85,7 @@ def _run(
     if not dry_run:
         decided = collection.carry_out(repository, decided, done.removals, state.gone_file, now)
     if not dry_run:
-        for owner in repository.keys.owners():
-            finish(repository, owner, now=now, grace=policy.grace)
+        _tend_keys(state, repository, policy, now, judged=not problem)
     return {
         "at": now,
         "dry_run": dry_run,
@@ -99,6 +97,24 @@ def _run(
         "waiting_bytes": sum(each.waiting_bytes for each in decided),
         "swept": 0 if dry_run else sweep(repository.store, now=now, grace=policy.grace),
     }
+
+
+def _tend_keys(
+    state: StateFolder, repository: Repository, policy: Policy, now: float, *, judged: bool
+) -> None:
+    """Finish replacing users' keys; delete those of deleted accounts, looked up anew."""
+    from hub_config import collection
+    from snapshot.errors import KeyUnavailableError, TamperedError
+    from snapshot.renewal import finish
+
+    for owner in repository.keys.owners():
+        try:
+            finish(repository, owner, now=now, grace=policy.grace)
+        except (KeyUnavailableError, TamperedError) as error:
+            typer.echo(f"hubernate: the keys of {owner} stay as they are: {error}", err=True)
+    accounts = _accounts(state) if judged else None
+    for owner in ask(lambda s, _: collection.deserted(s, repository, accounts)) if judged else ():
+        collection.erase_keys(repository, owner, state.gone_file, now)
 
 
 def _owner(plan: Plan) -> dict[str, Any]:

@@ -246,14 +246,52 @@ def test_a_hub_that_does_not_tell_deletes_nobody(hub: str) -> None:
     assert hub_users("http://127.0.0.1:9", "token") is None
 
 
+def tell_accounts(cli: Cli, hub: str, *names: str) -> None:
+    """The installation's Hub is the one at that address and knows these."""
+    Hub.names = names
+    ports = Ports((urlsplit(hub).port or 0) - 2)
+    root = str(cli.state.root)
+    write_settings(LocalSettings(root, root, ports), cli.state.settings_file)
+
+
+def test_the_keys_of_a_deleted_account_go_when_they_open_nothing_any_more(
+    cli: Cli, store: Repository, hub: str
+) -> None:
+    for owner in ("gone", "here", "runs", "kept"):
+        store.keys.current(owner)
+    running(cli, "runs")
+    keep(store, "kept")
+    cli.ok("snapshots", "gc")  # no Hub tells who exists
+    assert store.keys.owners() == ("gone", "here", "kept", "runs")
+    tell_accounts(cli, hub, "here")
+    cli.ok("snapshots", "gc", "--dry-run")
+    assert "gone" in store.keys.owners()
+    cli.ok("snapshots", "gc")
+    assert store.keys.owners() == ("here", "kept", "runs")
+    assert [line.what for line in audit.read(cli.state.gone_file)] == ["keys/gone"]
+
+
+def test_a_damaged_key_record_keeps_no_other_user_from_being_tended(
+    cli: Cli, store: Repository
+) -> None:
+    for owner in ("ada", "bob"):
+        keep(store, owner)
+        store.keys.renew(owner, 0.0)
+        for path in (cli.state.root / "objects" / "manifests" / owner).rglob("*-*"):
+            path.unlink()
+    (cli.state.root / "objects" / "keys" / "ada" / ("f" * 32)).write_bytes(b"damaged")
+    result = cli("snapshots", "gc")
+    assert result.exit_code == 0
+    assert "the keys of ada stay as they are" in result.stderr
+    assert len(store.keys.ids("ada")) == 3
+    assert len(store.keys.ids("bob")) == 1
+
+
 def test_the_session_of_a_deleted_account_gets_a_date(
     cli: Cli, store: Repository, hub: str
 ) -> None:
     suspended(cli, store, "ada"), suspended(cli, store, "bob")
-    Hub.names = ("bob",)
-    ports = Ports((urlsplit(hub).port or 0) - 2)
-    root = str(cli.state.root)
-    write_settings(LocalSettings(root, root, ports), cli.state.settings_file)
+    tell_accounts(cli, hub, "bob")
     dates = cli.json("snapshots", "gc")["dates"]
     assert [(each["owner"], each["date"]["reason"]) for each in dates] == [
         ("ada", "its owner's account was deleted")

@@ -303,3 +303,55 @@ def test_whenever_it_is_run_the_only_snapshot_was_announced_a_week_before(
                 first_shown = now
             known = replace(announcement.date, announced_at=first_shown)
         now += step * DAY
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[Session], list[Manifest]]:
+    """Sessions in any state, with snapshots that share packs."""
+    sessions, manifests = [], []
+    for name in "stu":
+        count = draw(st.integers(0, 4))
+        state = draw(st.sampled_from(State))
+        current = draw(st.integers(0, count))
+        date = draw(st.none() | st.just(Date(f"{name}{current}", NOW, "r", "x", NOW - 9 * DAY)))
+        days = draw(st.integers(0, 60))
+        sessions.append(session(name, state, days=days, current=current, date=date, team="ml"))
+        for number in range(1, count + 1):
+            packs = "".join(draw(st.sets(st.sampled_from("abcdef"))))
+            age = draw(st.integers(0, 60))
+            manifests.append(manifest(name, number, days=age, packs=packs))
+    return sessions, manifests
+
+
+@given(
+    world=worlds(),
+    keep_last=st.none() | st.integers(0, 3),
+    times=st.tuples(*[st.none() | st.integers(0, 40)] * 3),
+    limits=st.tuples(*[st.none() | st.integers(0, 5)] * 2),
+)
+def test_whatever_the_rule_what_may_be_needed_stays(
+    world: tuple[list[Session], list[Manifest]],
+    keep_last: int | None,
+    times: tuple[int | None, ...],
+    limits: tuple[int | None, ...],
+) -> None:
+    sessions, manifests = world
+    seconds = [None if days is None else days * DAY for days in times]
+    sizes = [None if each is None else each * GIB for each in limits]
+    rule = Rule("r", Match(), keep_last, *seconds, *sizes)  # type: ignore[arg-type]
+    decision = run(rule, sessions, manifests)
+    removed = gone(decision)
+    assert len(removed) == len(set(removed))
+    for each in sessions:
+        own = [m.name for m in manifests if m.session == each.id]
+        needed = {*own[-1:], each.current} & set(own)
+        due = each.state is State.SUSPENDED and each.date is not None and each.current in own
+        if each.state is State.UNKNOWN:
+            assert not set(removed) & set(own)
+        elif each.state is State.ALIVE or (each.state is State.SUSPENDED and not due):
+            assert not set(removed) & needed
+        ends = [r for r in decision.removals if r.session == each.id and r.ends_session]
+        if due and set(removed) & needed:
+            assert [r.manifest for r in ends] == [each.current]
+        else:
+            assert ends == []
