@@ -1,4 +1,4 @@
-"""A real userfaultfd without CRIU: a program that made one, and a `Filler` that fills it.
+"""Real userfaultfds without CRIU: a program that made one, and a `Filler` that fills it.
 
 with faulting(tmp_path, "storm", seed=3) as tree:
     tree.reaches("half")
@@ -33,6 +33,65 @@ from tests.snapshot import faulting as program
 SECONDS = 30.0
 GAP = 37
 """After so many pages comes one run's end, so that a layout has many segments."""
+
+
+@dataclass
+class Program:
+    """The program (see `tests.snapshot.faulting`), its userfaultfd, and where its memory is."""
+
+    child: subprocess.Popen[str]
+    sock: socket.socket
+    descriptor: int
+    start: int
+    pages: int
+
+    def reaches(self, word: str) -> None:
+        """Wait until the program says where it is."""
+        said = self.sock.recv(64).decode()
+        assert said == word, f"it said {said!r}: {self.errors()}"
+
+    def send_on(self) -> None:
+        self.sock.sendall(b"g")
+
+    def ends(self) -> None:
+        """It was content with what it read."""
+        self.send_on()
+        assert self.child.wait(SECONDS) == 0, self.errors()
+
+    def errors(self) -> str:
+        """What it was not content with."""
+        self.child.kill()
+        assert self.child.stderr is not None
+        return self.child.stderr.read()
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Address and pages of each run."""
+        return [
+            (self.start + n * PAGE, min(GAP, self.pages - n)) for n in range(0, self.pages, GAP)
+        ]
+
+    def content(self) -> bytes:
+        """Of all of its pages."""
+        return b"".join(map(program.content, range(self.pages)))
+
+
+@contextmanager
+def running(story: str, *, seed: int = 1, pages: int = 2000) -> Iterator[Program]:
+    """The program, waiting to be sent on. Whoever gets its descriptor closes it."""
+    near, far = socket.socketpair()
+    command = [sys.executable, program.__file__, story, str(seed), str(pages)]
+    child = subprocess.Popen(command, stdin=far, stderr=subprocess.PIPE, text=True)
+    far.close()
+    near.settimeout(SECONDS)
+    data, (descriptor,), _, _ = socket.recv_fds(near, 4096, 1)
+    try:
+        yield Program(child, near, descriptor, json.loads(data)["start"], pages)
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stderr is not None
+        child.stderr.close()
+        near.close()
 
 
 @dataclass
@@ -74,32 +133,34 @@ class Holder:
 class Faulting:
     """The program and its filler. `layout` is what comes; `filled` is what `Filler.run` returned."""
 
-    child: subprocess.Popen[str]
-    sock: socket.socket
-    descriptor: int
-    start: int
-    pages: int
+    program: Program
     layout: Layout
     supervisor: Holder
     guard: Holder
     filler: Filler
     _links: Links
-    _filling: threading.Thread = field(init=False)
-    _asked: int = 0
     filled: list[bool] = field(default_factory=list)
+    _filling: threading.Thread = field(init=False)
+    _has_returned: threading.Event = field(default_factory=threading.Event)
+    _asked: int = 0
 
-    def reaches(self, word: str) -> None:
-        """Wait until the program says where it is."""
-        said = self.sock.recv(64).decode()
-        assert said == word, f"it said {said!r}: {self._errors()}"
+    def __post_init__(self) -> None:
+        self._filling = threading.Thread(target=self._fill, daemon=True)
 
-    def send_on(self) -> None:
-        self.sock.sendall(b"g")
+    def start(self) -> list[threading.Thread]:
+        """Let everybody begin. Returns the holders' threads."""
+        threads = [
+            threading.Thread(target=each.listen, daemon=True)
+            for each in (self.supervisor, self.guard)
+        ]
+        for thread in (*threads, self._filling):
+            thread.start()
+        return threads
 
     def go(self) -> None:
         """All mappings are there: everything may be brought."""
         wire.send(self.supervisor.sock, {"is": "go"})
-        with os.fdopen(os.pidfd_open(self.child.pid), "rb", buffering=0) as tree:
+        with os.fdopen(os.pidfd_open(self.program.child.pid), "rb", buffering=0) as tree:
             wire.send(self.supervisor.sock, {"is": "tree"}, [tree.fileno()])
 
     def until_filled(self) -> None:
@@ -117,41 +178,28 @@ class Faulting:
 
     def ends_unfilled(self) -> None:
         """The filler ends, because the program has."""
-        self._filling.join(SECONDS)
+        assert self._has_returned.wait(SECONDS)
         assert self.filled == [False]
 
     def ends(self) -> None:
         """The program was content with what it read, and everything has come."""
-        self.reaches("done")
+        self.program.reaches("done")
         self.until_filled()
-        self.send_on()
-        assert self.child.wait(SECONDS) == 0, self._errors()
+        self.program.ends()
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """What the filler's program does: when all is there nobody holds anything any more."""
         self.filled.append(self.filler.run())
+        self._has_returned.set()
         for thread in threading.enumerate():
-            if thread.name in ("_answer", "_bring_rest"):
+            if thread.name in ("_answer", "_bring_all"):
                 thread.join(SECONDS)
         for held in self.filler._held.values():
             if held.descriptor >= 0:
                 os.close(held.descriptor)
-        os.close(self.descriptor)
+        os.close(self.program.descriptor)
         self._links.tell({"is": "filled"})
         self._links.tell_guard({"is": "filled"})
-
-    def _errors(self) -> str:
-        self.child.kill()
-        assert self.child.stderr is not None
-        return self.child.stderr.read()
-
-
-def _content(pages: int) -> bytes:
-    return b"".join(map(program.content, range(pages)))
-
-
-def _runs(start: int, pages: int) -> list[tuple[int, int]]:
-    return [(start + n * PAGE, min(GAP, pages - n)) for n in range(0, pages, GAP)]
 
 
 @contextmanager
@@ -165,44 +213,29 @@ def faulting(
 ) -> Iterator[Faulting]:
     """The program, waiting to be sent on, and its filler, which answers faults. `wrap` makes the
     store that the filler reads from."""
-    near, far = socket.socketpair()
-    command = [sys.executable, program.__file__, story, str(seed), str(pages)]
-    child = subprocess.Popen(command, stdin=far, stderr=subprocess.PIPE, text=True)
-    far.close()
-    near.settimeout(SECONDS)
-    data, (descriptor,), _, _ = socket.recv_fds(near, 4096, 1)
-    start = json.loads(data)["start"]
-    where = layout([("task", 1, _runs(start, pages))])
-    store = StoreInMemory()
-    manifest = save(repository(store, folder), key(), {("task", 1): [(start, _content(pages))]})
-    snapshot = repository(wrap(store), folder).open(manifest.manifest)
-    supervisor, guard = wire.pair(), wire.pair()
-    journal = Journal.create()
-    links = Links(supervisor[1], guard[1])
-    filler = Filler(FillOrder(where, folder), snapshot, journal, links)
-    holders = Holder(supervisor[0]), Holder(guard[0])
-    tree = Faulting(child, near, descriptor, start, pages, where, *holders, filler, links)
-    wire.send(supervisor[0], {"is": "hold", "number": 0, "task": 1}, [descriptor])
-    threads = [threading.Thread(target=holder.listen, daemon=True) for holder in holders]
-    tree._filling = threading.Thread(target=tree.fill, daemon=True)
-    threads.append(tree._filling)
-    for thread in threads:
-        thread.start()
-    try:
-        yield tree
-    finally:
-        child.kill()
-        child.wait()
-        assert child.stderr is not None
-        child.stderr.close()
-        supervisor[0].shutdown(socket.SHUT_RDWR)  # no more of it: the filler looks at the tree
-        threads[-1].join(SECONDS)
-        assert tree.filled, "the filler does not end with its tree"
-        for sock in (supervisor[1], guard[1]):
-            sock.close()
-        for thread, holder in zip(threads, holders, strict=False):
-            thread.join(SECONDS)
-            holder.let_go()
-            holder.sock.close()
-        near.close()
-        journal.close()
+    supervisor, guard, journal = wire.pair(), wire.pair(), Journal.create()
+    with running(story, seed=seed, pages=pages) as child:
+        where = layout([("task", 1, child.runs())])
+        store = StoreInMemory()
+        memory = {("task", 1): [(child.start, child.content())]}
+        manifest = save(repository(store, folder), key(), memory).manifest
+        snapshot = repository(wrap(store), folder).open(manifest)
+        links = Links(supervisor[1], guard[1])
+        filler = Filler(FillOrder(where, folder), snapshot, journal, links)
+        tree = Faulting(child, where, Holder(supervisor[0]), Holder(guard[0]), filler, links)
+        wire.send(supervisor[0], {"is": "hold", "number": 0, "task": 1}, [child.descriptor])
+        threads = tree.start()
+        try:
+            yield tree
+        finally:
+            child.child.kill()
+            supervisor[0].shutdown(socket.SHUT_RDWR)  # the filler looks at the tree only
+            tree._filling.join(SECONDS)
+            assert tree.filled, "the filler does not end with its tree"
+            for sock in (supervisor[1], guard[1]):
+                sock.close()
+            for thread, holder in zip(threads, (tree.supervisor, tree.guard), strict=True):
+                thread.join(SECONDS)
+                holder.let_go()
+                holder.sock.close()
+    journal.close()

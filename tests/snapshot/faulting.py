@@ -270,7 +270,7 @@ class Stories:
             self.memory.check_all()
 
         self.until("half")
-        children = [self.memory.fork(look_at_last) for _ in range(20)]
+        children = [self.memory.fork(look_at_last) for _ in range(8)]
         self.until("forked")
         os.close(writing)
         for child in children:

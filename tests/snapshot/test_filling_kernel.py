@@ -22,26 +22,26 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfds here nee
 
 def test_everything_comes(tmp_path: Path) -> None:
     with faulting(tmp_path, "plain") as tree:
-        tree.send_on()
+        tree.program.send_on()
         tree.go()
         tree.ends()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_storms_of_changes_meet_what_they_should(tmp_path: Path, seed: int) -> None:
-    with faulting(tmp_path, "storm", seed=seed, pages=4000) as tree:
-        tree.send_on()
-        tree.reaches("half")
-        tree.send_on()
+    with faulting(tmp_path, "storm", seed=seed, pages=3000) as tree:
+        tree.program.send_on()
+        tree.program.reaches("half")
+        tree.program.send_on()
         tree.go()
         tree.ends()
 
 
 def test_fifty_forks_share_what_is_to_come(tmp_path: Path) -> None:
     with faulting(tmp_path, "forks") as tree:
-        tree.send_on()
-        tree.reaches("half")
-        tree.send_on()
+        tree.program.send_on()
+        tree.program.reaches("half")
+        tree.program.send_on()
         tree.go()
         tree.ends()
         assert tree.guard.forks >= 50
@@ -50,31 +50,31 @@ def test_fifty_forks_share_what_is_to_come(tmp_path: Path) -> None:
 
 def test_children_that_ask_for_nothing_get_everything_too(tmp_path: Path) -> None:
     """They are forked while the rest is brought, and look at it when nobody fills any more."""
-    with faulting(tmp_path, "sleepers", pages=12_000) as tree:
-        tree.send_on()
-        tree.reaches("half")
+    with faulting(tmp_path, "sleepers", pages=6000) as tree:
+        tree.program.send_on()
+        tree.program.reaches("half")
         tree.go()
-        tree.send_on()
-        tree.reaches("forked")
+        tree.program.send_on()
+        tree.program.reaches("forked")
         tree.until_filled()
-        tree.send_on()
+        tree.program.send_on()
         tree.ends()
 
 
 def test_threads_ask_in_many_places(tmp_path: Path) -> None:
     with faulting(tmp_path, "threads") as tree:
-        tree.send_on()
-        tree.reaches("half")
-        tree.send_on()
+        tree.program.send_on()
+        tree.program.reaches("half")
+        tree.program.send_on()
         tree.go()
         tree.ends()
 
 
 def test_memory_that_was_never_written_is_zero_at_once(tmp_path: Path) -> None:
     with faulting(tmp_path, "holes") as tree:
-        tree.send_on()
-        tree.reaches("half")
-        tree.send_on()
+        tree.program.send_on()
+        tree.program.reaches("half")
+        tree.program.send_on()
         tree.go()
         tree.ends()
 
@@ -83,14 +83,14 @@ def test_who_waits_for_what_is_given_up_goes_on_at_once(tmp_path: Path) -> None:
     """Nothing comes all the time: whoever is woken was not woken by a page."""
     gate = threading.Event()
     with faulting(tmp_path, "given_up", wrap=lambda s: StoreThatIsSlowToRead(s, gate=gate)) as tree:
-        tree.send_on()
+        tree.program.send_on()
         for _ in range(3):
-            tree.reaches("waits")
+            tree.program.reaches("waits")
             tree.until_asked_for(1)
-            tree.send_on()
-        tree.reaches("half")
+            tree.program.send_on()
+        tree.program.reaches("half")
         gate.set()
-        tree.send_on()
+        tree.program.send_on()
         tree.go()
         tree.ends()
 
@@ -98,10 +98,10 @@ def test_who_waits_for_what_is_given_up_goes_on_at_once(tmp_path: Path) -> None:
 def test_a_tree_that_ends_by_itself_ends_its_filling(tmp_path: Path) -> None:
     gate = threading.Event()
     with faulting(tmp_path, "leaves", wrap=lambda s: StoreThatIsSlowToRead(s, gate=gate)) as tree:
-        tree.send_on()
-        tree.reaches("half")
+        tree.program.send_on()
+        tree.program.reaches("half")
         tree.go()
-        tree.child.kill()
+        tree.program.child.kill()
         tree.ends_unfilled()
         gate.set()
 
@@ -115,7 +115,7 @@ def test_a_store_that_is_away_is_waited_for_and_named(tmp_path: Path) -> None:
 
     with faulting(tmp_path, "plain", wrap=wrap) as tree:
         stores[0].down = True
-        tree.send_on()
+        tree.program.send_on()
         tree.go()
         tree.supervisor.hears(lambda news: news.get("trouble") == "the store is down")
         stores[0].down = False
@@ -135,7 +135,7 @@ def test_damaged_bodies_never_enter_memory(
         return stores[0]
 
     with faulting(tmp_path, "plain", wrap=wrap) as tree:
-        tree.send_on()
+        tree.program.send_on()
         tree.go()
         tree.supervisor.hears(lambda news: "damaged" in news.get("trouble", ""))
         stores[0].prefix = "nothing/"
