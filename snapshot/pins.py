@@ -3,7 +3,8 @@
 A running program keeps the very file it opened or mapped, whatever happens to its name. A frozen one
 must find it again by name. So at the freeze each file gets a second name in the sandbox's own
 folder (a hard link: no bytes are copied), and at the thaw the images are told to use that name
-where the first one means another file by then. Across disks, mapped files are copied instead.
+where the first one means another file by then. Across disks, mapped files are copied instead. Folders
+cannot have second names: where one is gone, an empty one stands in for it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class PinError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One file at the freeze. `held` says how it was kept: `link`, `copy` or not at all."""
+    """One file or folder at the freeze. `held` says how it was kept: `link`, `copy` or not at all."""
 
     id: int
     name: str
@@ -139,6 +140,8 @@ def _hold_all(
             continue
         try:
             found = os.fstat(it)
+            if stat.S_ISDIR(found.st_mode):
+                pins.append(_pin(file, found, ""))
             if not stat.S_ISREG(found.st_mode):
                 continue
             held = _link(it, place, str(file.id))
@@ -204,6 +207,13 @@ def adapt(pins: Iterable[Pin], space: Namespace, folder: Path) -> Adaptation:
     notes: list[str] = []
     for pin in pins:
         now = space.stat(pin.name)
+        if stat.S_ISDIR(pin.mode):
+            if now is None or not stat.S_ISDIR(now.st_mode):
+                changes[pin.id] = images.Change(unchecked=True, name=_stand_in(pin, folder))
+                notes.append(f"The folder {pin.name} is gone; an empty one stands in for it.")
+            continue
+        if now is not None and not stat.S_ISREG(now.st_mode):
+            now = None
         if now is not None and _is_same(pin, now):
             if (now.st_size, now.st_mtime_ns) != (pin.size, pin.modified_ns):
                 changes[pin.id] = images.Change(unchecked=True)
@@ -224,6 +234,15 @@ def adapt(pins: Iterable[Pin], space: Namespace, folder: Path) -> Adaptation:
             changes[pin.id] = images.Change(unchecked=True)
             notes.append(f"{pin.name} was replaced meanwhile; the session sees the new one.")
     return Adaptation(changes, tuple(notes))
+
+
+def _stand_in(pin: Pin, folder: Path) -> str:
+    """An empty folder that cannot be written to; its path inside."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    place = folder / str(pin.id)
+    place.mkdir(exist_ok=True)
+    place.chmod(0o555)
+    return f"{PIN_FOLDER}/{folder.name}/{pin.id}"
 
 
 def _is_same(pin: Pin, now: os.stat_result) -> bool:

@@ -1,6 +1,6 @@
 """What CRIU wrote, put right before CRIU reads it again (pure).
 
-Three things that CRIU's own restore would not bring back as they were. Each is a program that fails
+Four things that CRIU's own restore would not bring back as they were. Each is a program that fails
 although nothing of it is lost:
 
 - A thread that waited in `poll` comes back from it with EINTR. A program that never saw a signal does
@@ -28,6 +28,8 @@ _AX, _ORIG_AX, _IP = 11, 16, 17
 
 _UNSENT = 12
 
+_REGULAR, _MODE = 3, 10
+
 _TIMER = 12
 _TICKS, _SECONDS, _NANOSECONDS, _EVERY_SECONDS, _EVERY_NANOSECONDS = 5, 7, 8, 9, 10
 
@@ -41,7 +43,7 @@ def revised(name: str, data: bytes) -> bytes:
     if name.startswith("tcp-stream-"):
         return _count_as_sent(data)
     if name == "files.img":
-        return _change_records(data, _keep_beating)
+        return _change_records(data, lambda record: _keep_beating(_any_mode(record)))
     return data
 
 
@@ -81,6 +83,14 @@ def _count_as_sent(data: bytes) -> bytes:
     end = _HEAD + struct.unpack_from("<I", data, _HEAD - 4)[0]
     record = _replace(list(images.decode(data[_HEAD:end])), {_UNSENT: 0})
     return data[: _HEAD - 4] + struct.pack("<I", len(record)) + record + data[end:]
+
+
+def _any_mode(record: bytes) -> bytes:
+    return _within(record, _REGULAR, _without_mode)
+
+
+def _without_mode(file: bytes) -> bytes:
+    return images.encode(field for field in images.decode(file) if field[0] != _MODE)
 
 
 def _keep_beating(record: bytes) -> bytes:

@@ -129,11 +129,9 @@ def _names(held: tuple[pins.Pin, ...]) -> list[str]:
     return [pin.name for pin in held]
 
 
-def test_only_regular_files_on_disk_are_held(world: World) -> None:
-    (world.home / "folder").mkdir()
+def test_only_files_and_folders_on_disk_are_held(world: World) -> None:
     os.mkfifo(world.home / "pipe")
     names = [
-        "/home/alice/folder",
         "/home/alice/pipe",
         "/dev/null",
         "/proc/1/maps",
@@ -168,3 +166,33 @@ def test_a_put_back_file_has_its_owner_and_mode(world: World) -> None:
     pins.put_back(pin, b"content", world.folder)
     found = (world.folder / "9").stat()
     assert (found.st_uid, found.st_gid, found.st_mode) == (12345, 54321, 0o100750)
+
+
+def test_a_folder_that_is_there_stays_whatever_is_in_it(world: World) -> None:
+    (world.home / "folder").mkdir()
+    held = world.hold("/home/alice/folder", "/home/alice")
+    (world.home / "folder").rmdir()
+    (world.home / "folder").mkdir(mode=0o700)
+    (world.home / "folder/new").touch()
+    assert world.adapt(held) == pins.Adaptation({}, ())
+
+
+@pytest.mark.parametrize("now_a_file", [False, True])
+def test_an_empty_folder_stands_in_for_one_that_is_gone(world: World, now_a_file: bool) -> None:
+    (world.home / "folder").mkdir()
+    held = world.hold("/home/alice/folder")
+    (world.home / "folder").rmdir()
+    if now_a_file:
+        (world.home / "folder").touch()
+    for _ in range(2):
+        adaptation = world.adapt(held)
+        assert adaptation.changes == {7: Change(unchecked=True, name="/.pins/1-1/7")}
+        assert "/home/alice/folder is gone" in adaptation.notes[0]
+    assert os.listdir(world.folder / "7") == []
+
+
+def test_a_folder_in_the_place_of_a_file_is_not_that_file(world: World) -> None:
+    held = world.hold("/home/alice/file")
+    world.file.unlink()
+    world.file.mkdir()
+    assert world.adapt(held).changes == {7: Change(name="/.pins/1-1/7")}

@@ -85,6 +85,16 @@ def test_timers_that_are_off_or_have_time_left_stay_so(still: bytes) -> None:
     assert revision.revised("files.img", still) == still
 
 
+def test_permissions_of_open_files_are_not_compared() -> None:
+    def files(*mode: int) -> bytes:
+        file = (
+            numbers(f1=4, f2=2) + message(6, b"home/alice") + b"".join(numbers(f10=m) for m in mode)
+        )
+        return images.join(3, [numbers(f1=1, f2=4) + message(3, file)])
+
+    assert revision.revised("files.img", files(0o40700)) == files()
+
+
 def test_an_image_cut_short_is_refused() -> None:
     with pytest.raises(images.ImageError):
         revision.revised("tcp-stream-1.img", b"short")
