@@ -61,7 +61,8 @@ def all_programs(settings: LocalSettings, secret_files: SecretFiles) -> tuple[Pr
 def scheduler_program(
     settings: LocalSettings, secret_files: SecretFiles, environment: dict[str, str]
 ) -> Program:
-    """The scheduler: an external service of the Hub, which it asks who a caller is."""
+    """The scheduler: an external service of the Hub, which it asks who a caller is. What an operator
+    writes into `scheduler.py` beside our configuration is read too; ours wins."""
     folder = settings.folder()
     configuration = folder.config / "scheduler.json"
     write_json(configuration, {"SchedulerService": scheduler_traits(settings, secret_files)})
@@ -71,7 +72,11 @@ def scheduler_program(
         environment=environment,
         log_file=folder.logs / "scheduler.log",
         probe=answers(f"{settings.scheduler_url}/readyz"),
-        inputs=(configuration, secret_files.service_tokens_file),
+        inputs=(
+            configuration,
+            configuration.with_suffix(".py"),
+            secret_files.service_tokens_file,
+        ),
         folder=folder.scheduler,
     )
 

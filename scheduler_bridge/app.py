@@ -56,9 +56,11 @@ class SchedulerService(Application):
     description = "The scheduler of Hubernate: who runs where, and who waits."
     raise_config_file_errors = True
 
-    config_file = Unicode("", help="A traitlets configuration file (.py or .json).").tag(
-        config=True
-    )
+    config_file = Unicode(
+        "",
+        help="A traitlets configuration file (.py or .json). Of two beside each other with the same "
+        "name both are read, and the .json wins.",
+    ).tag(config=True)
     bind_address = Unicode(
         "127.0.0.1",
         help="Address to serve on. Only the Hub's proxy and supervisors have to reach it.",

@@ -10,6 +10,8 @@ from jupyterhub.app import JupyterHub
 from traitlets.config import Config
 
 from hub_config.local import configure
+from hub_config.programs import scheduler_program
+from hub_config.secrets_store import SecretFiles
 from hub_config.settings import LocalSettings, Ports
 from spawner.local import LocalSpawner
 
@@ -82,3 +84,13 @@ def test_secrets_are_for_root_only(tmp_path: Path, config: Any) -> None:
     files = list((tmp_path / "secrets").iterdir())
     assert files
     assert not [f for f in files if f.stat().st_mode & 0o077]
+
+
+def test_a_scheduler_whose_operator_wrote_something_is_not_adopted(tmp_path: Path) -> None:
+    settings = LocalSettings(str(tmp_path), "/nowhere", Ports(7000))
+    for name in ("secrets", "config"):
+        (tmp_path / name).mkdir(mode=0o700)
+    secrets = SecretFiles(settings.folder().secrets)
+    before = scheduler_program(settings, secrets, {}).digest()
+    (tmp_path / "config/scheduler.py").write_text("c.SchedulerService.lease_seconds = 60\n")
+    assert scheduler_program(settings, secrets, {}).digest() != before

@@ -21,7 +21,7 @@ import pytest
 
 from scheduler_bridge.client import SchedulerClient
 from scheduler_bridge.clusters.processes import is_alive, kill, started
-from scheduler_bridge.errors import SchedulerError, Unavailable
+from scheduler_bridge.errors import Refused, SchedulerError, Unavailable
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Priority, Report, Workload
 from tests.builders.scheduler import TOKENS, job, session
@@ -398,6 +398,15 @@ def test_a_wrong_configuration_is_named(
     service.configure(**values)
     said = complaint(service)
     assert re.search(named, said) and "Traceback" not in said
+
+
+async def test_what_an_operator_writes_beside_the_configuration_counts(service: Service) -> None:
+    (service.folder / "config.py").write_text(
+        "c.SchedulerService.team_gpu_limits = {'vision': 1}\nc.SchedulerService.port = 1\n"
+    )
+    await service.start()
+    with pytest.raises(Refused, match="team vision may hold 1 GPU at once"):
+        await service.client.submit(session(gpus=2, team="vision"), key="session:h/alice/")
 
 
 def test_a_missing_configuration_file_is_named(service: Service) -> None:
