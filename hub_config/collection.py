@@ -56,6 +56,12 @@ async def sessions_of(
     return sessions
 
 
+async def needed_by(scheduler: SchedulerPlugin) -> dict[str, str]:
+    """Which manifest each live session or job would come back from."""
+    live = await scheduler.list()
+    return {str(w.id): w.snapshot.key for w in live if w.snapshot is not None}
+
+
 async def _ended(scheduler: SchedulerPlugin, session_id: str) -> Workload | None:
     try:
         return await scheduler.get(session_id)
@@ -97,12 +103,17 @@ def _date(expiry: Expiry | None) -> Date | None:
 
 
 def judge(
-    policy: Policy, sessions: Mapping[str, Session], inventories: Sequence[Inventory], now: float
+    policy: Policy,
+    sessions: Mapping[str, Session],
+    inventories: Sequence[Inventory],
+    now: float,
+    *,
+    needed: Mapping[str, str],
 ) -> Decision:
-    """What the rules say."""
+    """What the rules say. `needed` is what `needed_by` told."""
     manifests = [manifest for each in inventories for manifest in each.manifests]
     sizes = {pack: size for each in inventories for pack, size in each.packs.items()}
-    return decide(policy, sessions, manifests, sizes, now)
+    return decide(policy, sessions, manifests, sizes, now, needed=needed)
 
 
 async def agree(scheduler: SchedulerPlugin, decision: Decision) -> Done:

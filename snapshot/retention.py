@@ -151,14 +151,19 @@ class _Shelf:
     session: Session
     rule: Rule
     manifests: list[Manifest]
+    others_need: frozenset[str] = frozenset()
     limit_reason: str = ""
 
     def older(self) -> list[Manifest]:
-        """What it does not need."""
+        """What neither it nor another session needs."""
         if self.session.state not in (State.ALIVE, State.SUSPENDED) or not self.manifests:
             return []
-        needed = {self.manifests[-1].name, self.session.current}
+        needed = self.others_need | {self.manifests[-1].name, self.session.current}
         return [manifest for manifest in self.manifests if manifest.name not in needed]
+
+    def unneeded(self) -> list[Manifest]:
+        """What no other session needs."""
+        return [manifest for manifest in self.manifests if manifest.name not in self.others_need]
 
 
 @dataclass(slots=True)
@@ -192,10 +197,17 @@ def decide(
     manifests: Iterable[Manifest],
     pack_sizes: Mapping[str, int],
     now: float,
+    *,
+    needed: Mapping[str, str] | None = None,
 ) -> Decision:
-    """What goes now and what is announced. `sessions` by id; what is not in it is unknown."""
+    """What goes now and what is announced. `sessions` by id; what is not in it is unknown. `needed`
+    are the manifests that sessions would come back from, by the session's id: one that was begun
+    from another's snapshot needs that one's."""
     everything = sorted(manifests, key=lambda m: m.order)
     shelves = _shelves(policy, sessions, everything)
+    for shelf in shelves:
+        others = (name for user, name in (needed or {}).items() if user != shelf.session.id)
+        shelf.others_need = frozenset(others)
     deciding = _Deciding(pack_sizes, Counter(p for m in everything for p in m.packs))
     for shelf in shelves:
         _remove_ended(deciding, shelf, now)
@@ -229,7 +241,7 @@ def _remove_ended(deciding: _Deciding, shelf: _Shelf, now: float) -> None:
         and keep is not None
         and now - shelf.session.since >= keep
     ):
-        for manifest in list(shelf.manifests):
+        for manifest in shelf.unneeded():
             deciding.remove(shelf, manifest, f"the session ended {_time(keep)} ago or earlier")
 
 
@@ -295,7 +307,7 @@ def _date(deciding: _Deciding, shelf: _Shelf, now: float) -> Announcement | None
     session = shelf.session
     if session.state is not State.SUSPENDED or not shelf.manifests:
         return None
-    if session.current not in {manifest.name for manifest in shelf.manifests}:
+    if session.current not in {manifest.name for manifest in shelf.unneeded()}:
         return None
     known = session.date if session.date and session.date.snapshot == session.current else None
     wanted = min(_wanted(shelf, known, now), key=lambda date: date.at, default=None)
@@ -303,7 +315,7 @@ def _date(deciding: _Deciding, shelf: _Shelf, now: float) -> Announcement | None
         return Announcement(session.id, session.owner, None) if known else None
     date = _shown_long_enough(wanted, known, now)
     if known and now >= date.at and now - (known.announced_at or now) >= NOTICE_SECONDS:
-        for manifest in list(shelf.manifests):
+        for manifest in shelf.unneeded():
             ends = manifest.name == session.current
             deciding.remove(shelf, manifest, date.reason, ends=ends)
         return None

@@ -74,7 +74,8 @@ def _run(
         sessions = ask(
             lambda scheduler, _: collection.sessions_of(scheduler, inventories, accounts)
         )
-        decision = collection.judge(policy, sessions, inventories, now)
+        needed = ask(lambda scheduler, _: collection.needed_by(scheduler))
+        decision = collection.judge(policy, sessions, inventories, now, needed=needed)
         done: Decision | Done = decision
         if not dry_run:
             done = ask(lambda scheduler, _: collection.agree(scheduler, decision))

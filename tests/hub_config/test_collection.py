@@ -39,7 +39,8 @@ class World:
     async def decision(self, policy: Policy = POLICY) -> Decision:
         inventories = collection.look(self.repository)
         sessions = await collection.sessions_of(self.scheduler, inventories, None)
-        return collection.judge(policy, sessions, inventories, self.now)
+        needed = await collection.needed_by(self.scheduler)
+        return collection.judge(policy, sessions, inventories, self.now, needed=needed)
 
     async def run(self, policy: Policy = POLICY, decision: Decision | None = None) -> list[str]:
         """One run; the snapshots that are left."""

@@ -119,6 +119,21 @@ def test_the_first_rule_that_takes_a_session_decides(match: Match, expected: boo
     assert bool(gone(run((first, replace(FOREVER, name="q")), [known], FOUR))) is expected
 
 
+@pytest.mark.parametrize("state", [State.ALIVE, State.ENDED, State.SUSPENDED])
+def test_what_another_session_was_begun_from_stays(state: State) -> None:
+    """A fork needs a snapshot that is not its own."""
+    rule = replace(FOREVER, keep_last=0, keep_older_for=0.0, keep_ended_for=0.0, bytes_per_user=0)
+    known = session("s", state, current=4, date=replace(shown(0), snapshot="s4"))
+    sizes = {"a": GIB}
+    manifests = [replace(each, packs=frozenset("a")) for each in FOUR]
+    for needed in ("s2", "s4"):
+        decision = decide(
+            Policy((rule,)), {"s": known}, manifests, sizes, NOW, needed={"fork": needed, "s": "s4"}
+        )
+        assert needed not in gone(decision)
+        assert "s1" in gone(decision)
+
+
 # -- limits ------------------------------------------------------------------------------------
 
 
