@@ -79,6 +79,19 @@ class Family:
         with self.lock:
             return {number: member.descriptor for number, member in self._members.items()}
 
+    def left(self, first: int, pages: int) -> list[tuple[int, int]]:
+        """Which of the pages anybody may still want, as (first, stop) in order."""
+        with self.lock:
+            members = list(self._members.values())
+            runs = sorted(run for m in members for run in m.territory.left(first, pages))
+        joined: list[tuple[int, int]] = []
+        for low, high in runs:
+            if joined and low <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(high, joined[-1][1])
+            else:
+                joined.append((low, high))
+        return joined
+
     def add(self, number: int, descriptor: int, territory: Territory) -> None:
         """One more address space."""
         with self.lock:

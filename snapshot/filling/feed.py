@@ -13,41 +13,57 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from snapshot.errors import SnapshotError
 from snapshot.filling.territory import BLOCK, Layout, Space
 from snapshot.images import PAGE
-from snapshot.orders import Order, Sink
+from snapshot.orders import Order
 from snapshot.reader import FETCHERS, Snapshot
 
 _log = logging.getLogger(__name__)
 
-NEIGHBOURS = 4
-"""Blocks brought for a fault: the one it lies in, and those that follow."""
+FIRST_SPAN, LONGEST_SPAN = 4, 64
+"""Blocks brought for a fault: the one it lies in, and those that follow; twice as many each time
+that the next fault is where they end, because somebody reads on (4 MiB at most)."""
+
+_MOST_EXPECTED = 1024
 
 URGENT_THREADS, WARM_THREADS = 2, 2
 SLICE_PAGES = 2**16
 RETRY_SECONDS = 1.0
-QUIET_SECONDS, LATEST_SECONDS = 0.15, 1.0
+QUIET_SECONDS, LATEST_SECONDS = 0.15, 1.5
 REST_NICENESS = 5
 
 
-class Feed:
-    """Brings the pages of one layout to `sink` (bytes, and the first page's number in bytes)."""
+class Ground(Protocol):
+    """Where pages go. Safe to use from threads."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        layout: Layout,
-        sink: Sink,
-        zeros: Callable[[int, int], None],
-    ) -> None:
-        self._snapshot, self._layout, self._sink, self._zeros = snapshot, layout, sink, zeros
+    def left(self, space: Space, first: int, pages: int) -> list[tuple[int, int]]:
+        """Which of the pages anybody may still want, as (first, stop) in order."""
+        ...
+
+    def take(self, data: memoryview, target: int) -> None:
+        """Pages, and the first one's number in bytes."""
+        ...
+
+    def take_zeros(self, page: int, pages: int) -> None:
+        """The same for pages of zeros."""
+        ...
+
+
+class Feed:
+    """Brings the pages of one layout to its ground."""
+
+    def __init__(self, snapshot: Snapshot, layout: Layout, ground: Ground) -> None:
+        self._snapshot, self._layout, self._ground = snapshot, layout, ground
         self.trouble = ""
         """Why pages do not come now, in words for people; empty if they do."""
         self._faults: deque[int] = deque()
         self._asked: set[int] = set()
         self._needed: list[int] = []
+        self._expected: dict[int, int] = {}
+        self._is_recording = True
         self._first: deque[int] = deque()
         self._asked_at = self._latest = 0.0
         self._rest: Iterator[Callable[[], None]] = iter(())
@@ -84,11 +100,13 @@ class Feed:
             self._asked.add(block)
             self._faults.append(block)
             self._asked_at = time.monotonic()
-            self._needed.append(block)
+            if self._is_recording:
+                self._needed.append(block)
             self._news.notify()
 
     def needed(self) -> list[int]:
-        """The blocks that were asked for, in that order, each once."""
+        """The blocks that were asked for before the rest began to come, in that order, each once:
+        the working set of a first cell, not what a program reads through later."""
         with self._news:
             return list(dict.fromkeys(self._needed))
 
@@ -118,6 +136,7 @@ class Feed:
         while not self._is_closed and (self._answer_one() or self._bring_one_of_first()):
             pass
         self._until_quiet()
+        self._is_recording = False
         # Of equal standing with the session, this would take half of a small machine from it.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), REST_NICENESS)
         while not self._is_closed:
@@ -174,10 +193,12 @@ class Feed:
             self._news.wait_for(lambda: self._is_closed, RETRY_SECONDS)
 
     def _bring_block(self, block: int) -> None:
-        first = block * BLOCK
+        first, span = block * BLOCK, self._expected.pop(block, FIRST_SPAN)
+        if len(self._expected) > _MOST_EXPECTED:
+            self._expected.clear()
+        self._expected[block + span] = min(2 * span, LONGEST_SPAN)
         space, _ = self._layout.locate(first)
-        stop = min(first + BLOCK * NEIGHBOURS, space.stop)
-        self._bring(space, max(first, space.base), stop)
+        self._bring(space, first, min(first + BLOCK * span, space.stop))
         with self._news:
             self._asked.discard(block)
 
@@ -187,16 +208,17 @@ class Feed:
             self._read(order)
 
     def _bring_zeros(self, space: Space, first: int, stop: int) -> None:
-        runs = list(_between(space, first, stop))
+        left = self._ground.left(space, first, stop - first)
+        runs = [run for low, high in left for run in _between(space, low, high)]
         for target, length in self._snapshot.zeros(space.kind, space.id, runs):
-            self._zeros(target // PAGE, length // PAGE)
+            self._ground.take_zeros(target // PAGE, length // PAGE)
 
     def _plan(self, space: Space, first: int, stop: int) -> list[Order]:
         """What to read for pages of one space, without those that are zero."""
         return self._snapshot.plan(space.kind, space.id, list(_between(space, first, stop)))
 
     def _read(self, order: Order) -> None:
-        self._snapshot.read(order, self._sink)
+        self._snapshot.read(order, self._ground.take)
         self.trouble = ""
 
     def _background(self) -> Iterator[Callable[[], None]]:

@@ -86,7 +86,7 @@ class Filler:
         self._families = {space.id: Family(space, journal, self) for space in order.layout.spaces}
         self._held: dict[int, Held] = {}
         self._watched: dict[int, tuple[int, Family]] = {}
-        self._feed = Feed(snapshot, order.layout, self._sink, self._zeros)
+        self._feed = Feed(snapshot, order.layout, self)
         self._poll = select.epoll()
         self._tree = -1
         self._next = FIRST_FORKED
@@ -248,7 +248,10 @@ class Filler:
         if self._links.supervisor is not None:
             self._poll.register(self._links.supervisor.fileno(), select.EPOLLIN)
 
-    def _sink(self, data: memoryview, target: int) -> None:
+    def left(self, space: Space, first: int, pages: int) -> list[tuple[int, int]]:
+        return self._families[space.id].left(first, pages)
+
+    def take(self, data: memoryview, target: int) -> None:
         page, pages = target // PAGE, len(data) // PAGE
         for family in self._families.values():
             low = max(page, family.space.base)
@@ -256,7 +259,7 @@ class Filler:
             if low < high:
                 family.fill(data[(low - page) * PAGE : (high - page) * PAGE], low)
 
-    def _zeros(self, page: int, pages: int) -> None:
+    def take_zeros(self, page: int, pages: int) -> None:
         for family in self._families.values():
             if family.space.base <= page < family.space.stop:
                 family.fill_zeros(page, pages)

@@ -139,6 +139,11 @@ class Territory:
                 return (segment.start + (begin - segment.first) * PAGE - address) // PAGE
         return most
 
+    def left(self, first: int, pages: int) -> list[tuple[int, int]]:
+        """Which of the pages are yet to come, as (first, stop) in order."""
+        low, high = max(first, self.space.base), min(first + pages, self.space.stop)
+        return list(self._runs_left(low, high))
+
     def places(self, first: int, pages: int) -> list[Place]:
         """Where those of the pages go that are yet to come."""
         ordered = self._ordered()
