@@ -29,12 +29,14 @@ def renew(repository: Repository, owner: str, *, now: float) -> int:
 
 
 def finish(repository: Repository, owner: str, *, now: float, grace: float) -> int:
-    """Seal what is still under a retired key, and delete retired keys that nothing needs; how many
-    of these were deleted."""
+    """Seal what is still under a retired key; when there was nothing, delete the retired keys that
+    nothing needs. How many of these were deleted. Two runs, as a snapshot may be copied between
+    two sessions while it is sealed anew."""
     retired = repository.keys.retired(owner)
     if not retired:
         return 0
-    _reseal_all(repository, owner, now)
+    if _reseal_all(repository, owner, now):
+        return 0
     needed = _keys_in_use(repository, owner)
     if needed is None:
         return 0
