@@ -225,6 +225,11 @@ async def measure(
     return figures
 
 
+def spares(sizes: list[float], runs: int) -> list[Spare]:
+    """As many as `measure` uses. Call it while there is one thread."""
+    return [Spare() for _ in range(len(sizes) * runs * 3 + 2)]
+
+
 @contextmanager
 def _folder(parent: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="hubernate-fill-", dir=parent))
@@ -242,13 +247,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("/srv"))
     wishes = parser.parse_args()
-    # Forked now, while there is one thread.
-    spares = [Spare() for _ in range(len(wishes.sizes) * wishes.runs * 3 + 2)]
+    waiting = spares(wishes.sizes, wishes.runs)
     with _folder(wishes.folder) as folder:
-        figures = asyncio.run(measure(folder, wishes.sizes, wishes.runs, spares))
-    for spare in spares:
-        spare.dismiss()
-    print(json.dumps(figures))
+        print(json.dumps(asyncio.run(measure(folder, wishes.sizes, wishes.runs, waiting))))
 
 
 if __name__ == "__main__":
