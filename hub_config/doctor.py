@@ -29,6 +29,7 @@ from hub_config.setup.node import OLDEST_NODE, node_version
 from hub_config.state import check_version, unreachable_for_users
 from hub_config.store_server import stored_bytes
 from snapshot import cgroups
+from snapshot.filling import window
 
 GIB = 2**30
 LITTLE_SPACE = 2 * GIB
@@ -55,6 +56,7 @@ def examine(folder: StateFolder) -> Report:
     checks: tuple[Callable[[], Finding], ...] = (
         lambda: _freezing(folder),
         lambda: _limits(),
+        lambda: _arriving_memory(),
         lambda: _gpus(settings),
         lambda: _node(folder),
         lambda: _browser(),
@@ -122,6 +124,16 @@ def _limits() -> Finding:
         return Finding("limits", Level.OK, "memory and processors of a profile are kept to")
     text = f"sessions may use more memory and processors than their profile says. {reason}"
     return Finding("limits", Level.WARN, text, "Start as root, with control groups writable.")
+
+
+def _arriving_memory() -> Finding:
+    if window.is_possible():
+        return Finding("resumes", Level.OK, "sessions run before all of their memory is there")
+    text = "sessions come back only once all of their memory is there"
+    remedy = (
+        f"Root with {window.SETTING} writable, on a kernel with userfaultfd, brings them sooner."
+    )
+    return Finding("resumes", Level.WARN, text, remedy)
 
 
 def _gpus(settings: LocalSettings | None) -> Finding:

@@ -45,9 +45,10 @@ FOOTPRINT = (
         "nothing to undo: what is left is an empty folder until the next reboot",
     ),
     Use(
-        "sysctls: none is changed",
-        "user.max_user_namespaces must be above 0, which is the default",
-        "nothing to undo",
+        "sysctl vm.unprivileged_userfaultfd: 1 while a session is being restored",
+        "memory that arrives after the session runs again; sessions themselves are kept from it. The "
+        "old value is put back with the last restore, or at the next start if one was killed",
+        "nothing to undo; where it may not be set, sessions wait for all of their memory",
     ),
     Use(
         "system packages: none for running; chromium, fonts-dejavu-core, gcc, libc6-dev for tests",

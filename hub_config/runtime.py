@@ -26,6 +26,7 @@ from hub_config.programs import all_programs, base_environment
 from hub_config.secrets_store import SecretFiles
 from hub_config.settings import LocalSettings
 from hub_config.shutdown import Leave, Tell, suspend_all
+from snapshot.filling import window
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Runtime:
 
         The store comes before the scheduler, which comes before those who speak to it."""
         await end_stray_links(self.settings.folder().run)
+        window.settle()
         store, scheduler, *others = all_programs(self.settings, self._secret_files)
         await self._start_one(store)
         await self._start_one(scheduler)

@@ -21,6 +21,7 @@ from hub_config.paths import StateFolder
 from hub_config.settings import LocalSettings, Ports, write_json, write_settings
 from hub_config.setup.machine import Finding, Level
 from snapshot import cgroups
+from snapshot.filling import window
 from snapshot.keyfiles import LocalWrapping
 
 
@@ -42,6 +43,16 @@ def test_an_empty_machine_is_told_what_brings_the_rest(folder: StateFolder) -> N
     assert found(folder, "proxy").remedy == "make up brings both"
     assert found(folder, "programs").remedy == "make up starts it"
     assert not folder.root.exists()
+
+
+def test_it_says_whether_memory_may_arrive_later(
+    folder: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found(folder, "resumes").level is Level.OK if window.is_possible() else Level.WARN
+    monkeypatch.setattr(window, "SETTING", tmp_path / "not there")
+    finding = found(folder, "resumes")
+    assert finding.level is Level.WARN
+    assert "userfaultfd" in finding.remedy
 
 
 def test_it_says_whether_limits_are_kept_here(folder: StateFolder) -> None:
