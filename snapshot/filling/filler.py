@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from snapshot import proc
 from snapshot.filling import wire
 from snapshot.filling.family import Family, apply
 from snapshot.filling.feed import Feed
@@ -142,7 +143,7 @@ class Filler:
                     if not self._serve(descriptor, listener):
                         return False
                 self._tell_progress()
-            return True
+            return self._tree_has_memory()
         finally:
             self._feed.close()
             listener.close()
@@ -289,6 +290,13 @@ class Filler:
 
     def _is_filled(self) -> bool:
         return self._tree >= 0 and self.remaining == 0
+
+    def _tree_has_memory(self) -> bool:
+        """What ends has no memory left to fill either, and is not called filled: the tree's first
+        process loses its own before all others do, and before it can be seen to have ended."""
+        status = Path(f"/proc/self/fdinfo/{self._tree}").read_text()
+        pid = next(line.split()[1] for line in status.splitlines() if line.startswith("Pid:"))
+        return proc.read_text(f"/proc/{pid}/statm").split()[:1] not in ([], ["0"])
 
     def _tell_progress(self) -> None:
         now = time.monotonic()

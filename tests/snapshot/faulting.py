@@ -20,7 +20,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 PAGE = 4096
 ZERO = bytes(PAGE)
@@ -80,6 +80,14 @@ def userfaultfd(start: int, pages: int) -> int:
     where = ctypes.create_string_buffer(struct.pack("<QQQQ", start, pages * PAGE, _MISSING, 0))
     check(libc.ioctl(made, _REGISTER, where))
     return made
+
+
+def mappings() -> Iterator[tuple[int, int]]:
+    """Start and end of everything mapped in this process."""
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            start, end = line.split(maxsplit=1)[0].split("-")
+            yield int(start, 16), int(end, 16)
 
 
 class Memory:
@@ -149,30 +157,30 @@ class Memory:
 
     def move(self) -> None:
         """Somewhere else, and sometimes with more room there."""
-        address, pages = self.some(60)
+        address, pages = self._some_of_one_mapping(60)
         self._move(address, pages, pages + self.draw.choice([0, 0, 5]), _MAYMOVE | _TO)
         for n in range(pages):
             del self.model[address + n * PAGE]
 
     def move_and_keep(self) -> None:
-        address, pages = self.some(20)
+        address, pages = self._some_of_one_mapping(20)
         self._move(address, pages, pages, _MAYMOVE | _TO | _DONTUNMAP)
         for n in range(pages):
             self.model[address + n * PAGE] = {ZERO}
 
     def _move(self, address: int, pages: int, room: int, flags: int) -> None:
-        target = self.arena
-        try:
-            check(libc.mremap(address, pages * PAGE, room * PAGE, flags, target))
-        except OSError:  # not one mapping: one after the other
-            if pages == 1:
-                raise
-            for n in range(pages):
-                self._move(address + n * PAGE, 1, 1, flags)
-            return
-        self.arena += room * PAGE
+        target, self.arena = self.arena, self.arena + room * PAGE
+        check(libc.mremap(address, pages * PAGE, room * PAGE, flags, target))
         moved = {n: self.model[address + n * PAGE] for n in range(pages)}
         self.model |= {target + n * PAGE: moved.get(n, {ZERO}) for n in range(room)}
+
+    def _some_of_one_mapping(self, most: int) -> tuple[int, int]:
+        """As the kernel moves no more than one that has a userfaultfd."""
+        address, pages = self.some(most)
+        for start, end in mappings():
+            if start <= address < end:
+                return address, min(pages, (end - address) // PAGE)
+        raise AssertionError(f"{address:#x} is not mapped")
 
     def divide(self) -> None:
         """Two mappings more, for the kernel."""
