@@ -1,5 +1,5 @@
-"""Jupyter Server extension inside a session: tells its supervisor what goes on, and keeps the
-server's clocks right after a resume. It also spares people JupyterLab's question about news.
+"""Jupyter Server extension inside a session: tells its supervisor what goes on, and sets the server's
+clocks and identity right after a resume. It also spares people JupyterLab's question about news.
 
 Loaded with `--ServerApp.jpserver_extensions="{'spawner.extension': True}"`. Outside a sandbox (no
 `/run/hubernate`) it does nothing but answer its one request:
@@ -29,6 +29,7 @@ from tornado.ioloop import PeriodicCallback
 
 from spawner.extension_activity import InputWatch, KernelWatch, TerminalWatch
 from spawner.extension_clocks import RESUME_FILE, Clocks, CullerGuard, terminal_manager
+from spawner.extension_identity import IDENTITY_FILE, IdentityGuard
 from spawner.extension_page import quieten
 
 _log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Pulse:
             serverapp, self._kernels, self._inputs, file=folder / RESUME_FILE, now=now
         )
         self._guard = CullerGuard(self._clocks)
+        self._identity = IdentityGuard(serverapp, folder / IDENTITY_FILE)
         self._timer = PeriodicCallback(self.beat, PULSE_MILLISECONDS)
 
     def start(self) -> None:
@@ -83,6 +85,7 @@ class Pulse:
         self._inputs.watch_contents(self._server.contents_manager)
         self._watch_terminals()
         self._guard.guard_server(self._server)
+        self._identity.stand()
         if self._folder.is_dir():
             self._timer.start()
 
@@ -99,6 +102,7 @@ class Pulse:
 
     def beat(self) -> None:
         """One look. A failure in it is logged; the next beat comes anyway."""
+        self._identity.check()
         self._guard.guard_server(self._server)
         self._clocks.check()
         self._kernels.look()

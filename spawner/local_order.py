@@ -17,6 +17,7 @@ from typing import Any
 from scheduler_bridge.model.phases import Kind
 from scheduler_bridge.model.workload import Gpu, Lease, WorkloadSpec
 from snapshot.model import Bind, Process, StoreSettings
+from snapshot.plan import INNER_RUN
 from spawner.identity import Account
 from spawner.site import LocalSite
 from spawner.supervisor.order import SupervisorOrder, write_order
@@ -25,6 +26,7 @@ from spawner.warm import WarmSupervisors
 
 ORDER_FILE = "order.json"
 START_SECONDS = 30.0
+RUNTIME_FOLDER = f"{INNER_RUN}/jupyter"
 
 NVIDIA_CONTROL_DEVICES = (
     "/dev/nvidiactl",
@@ -215,6 +217,10 @@ def inner_environment(
         "HUBERNATE_WORKLOAD": lease.workload_id,
         "HUBERNATE_GPUS": json.dumps(gpu_facts(lease.gpus)),
     }
+    if placed.spec.kind is Kind.SESSION:
+        # Kernels are reached by names in there. The home is also that of the user's other sessions,
+        # among them forks with kernels of the same ids.
+        ours["JUPYTER_RUNTIME_DIR"] = RUNTIME_FOLDER
     path = given.get("PATH", "")
     if path and not path.startswith(f"{venv}/bin:"):
         ours["PATH"] = f"{venv}/bin:{path}"

@@ -40,6 +40,7 @@ async def resume(context: Context) -> None:
     left."""
     _describe(context, 0)
     announce(context, seconds=None)
+    inside.tell_identity(context.sandbox, epoch=context.order.epoch)
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,10 @@ from snapshot.model import SandboxSpec
 
 RESUME_FILE = "resume.json"
 GPUS_FILE = "gpus.json"
+IDENTITY_FILE = "identity.json"
+
+_IDENTITY = re.compile(r"JUPYTERHUB_\w+|JPY_API_TOKEN|HUBERNATE_\w+")
+"""Variables that say who a server is to the Hub, and as what it is reached."""
 
 
 def prepare(folder: Path, uid: int, gid: int) -> None:
@@ -41,6 +46,14 @@ def opened(folder: Path) -> Iterator[int]:
 def write_json(spec: SandboxSpec, name: str, value: dict[str, Any]) -> None:
     """Put a file readable by the session's user in place, atomically."""
     sandbox.put_inside(spec, name, json.dumps(value).encode())
+
+
+def tell_identity(spec: SandboxSpec, *, epoch: int) -> None:
+    """Leave for the server extension who the restored server is from now on (see
+    `spawner.extension_identity`). The order of a resume is the Hub's of today, while the memory
+    has the URL and the token of the first start, or of the session that this is a fork of."""
+    environment = {n: v for n, v in spec.environment.items() if _IDENTITY.fullmatch(n)}
+    write_json(spec, IDENTITY_FILE, {"epoch": epoch, "environment": environment})
 
 
 def announce_gap(
