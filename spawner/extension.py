@@ -5,10 +5,12 @@ Loaded with `--ServerApp.jpserver_extensions="{'spawner.extension': True}"`. Out
 `/run/hubernate`) it does nothing but answer its one request:
 
     GET <base_url>hubernate/status
-    {"epoch": 3, "resumed_at": 1700000000.0, "notes": ["…"], "gpus": [{…}]}
+    {"epoch": 3, "resumed_at": 1700000000.0, "notes": ["…"], "gpus": [{…}],
+     "filling": {"percent": 63, "trouble": ""}, "suspend": {"can": true, "sentence": "…"}}
 
-`epoch` and `resumed_at` are null in a session that was never resumed. The request needs a log-in and
-does not count as activity.
+`epoch` and `resumed_at` are null in a session that was never resumed; the rest is described in
+`supervisor.telling`. The request needs a log-in and does not count as activity. JupyterLab's status
+bar (`labextensions/hubernate`) asks it again and again while somebody looks.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from tornado.ioloop import PeriodicCallback
 from spawner.extension_activity import InputWatch, KernelWatch, TerminalWatch
 from spawner.extension_clocks import RESUME_FILE, Clocks, CullerGuard, terminal_manager
 from spawner.extension_identity import IDENTITY_FILE, IdentityGuard
-from spawner.extension_page import quieten
+from spawner.extension_page import offer, quieten
+from spawner.extension_state import STATE_FILE, read_state
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +129,7 @@ class Pulse:
             "resumed_at": resume.at,
             "notes": list(resume.notes),
             "gpus": _read_gpus(self._folder / GPUS_FILE),
+            **read_state(self._folder / STATE_FILE),
         }
 
 
@@ -145,6 +149,11 @@ def send(path: Path, report: dict[str, Any]) -> None:
             sock.sendto(json.dumps(report).encode(), str(path))
         except OSError as error:
             _log.debug("the supervisor was not told: %s", error)
+
+
+def _link_jupyter_server_extension(serverapp: Any) -> None:
+    """Called by Jupyter Server before any extension is loaded."""
+    offer(serverapp.extension_manager)
 
 
 def _load_jupyter_server_extension(serverapp: Any) -> None:

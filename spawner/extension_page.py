@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
+
+LABEXTENSIONS: Final = Path(__file__).parent / "labextensions"
+"""Our own parts of JupyterLab. They come with this package: no environment has to install them."""
 
 HOOK: Final = "page_config_hook"
 UNWANTED: Final = ("@jupyterlab/apputils-extension:announcements",)
@@ -23,3 +27,11 @@ def quieten(settings: dict[str, Any]) -> None:
         return page
 
     settings[HOOK] = hook
+
+
+def offer(extension_manager: Any) -> None:
+    """Have JupyterLab load what lies in `LABEXTENSIONS`. For the time before its routes are made."""
+    for point in extension_manager.extension_points.values():
+        found = getattr(point.app, "extra_labextensions_path", None)
+        if found is not None and str(LABEXTENSIONS) not in found:
+            point.app.extra_labextensions_path = [*found, str(LABEXTENSIONS)]

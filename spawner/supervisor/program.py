@@ -33,6 +33,7 @@ from spawner.supervisor.order import SupervisorOrder
 from spawner.supervisor.sampler import Sampler
 from spawner.supervisor.session import SessionLife
 from spawner.supervisor.status import Outcome, Status, read_status
+from spawner.supervisor.telling import tell_state
 from spawner.supervisor.wishes import Wishes
 
 _log = logging.getLogger(__name__)
@@ -189,6 +190,7 @@ async def _live(context: Context, sampler: Sampler, earlier: Status | None) -> O
         keeper.keep("fence", context.fence.run)
         keeper.keep("sampler", sampler.run)
         keeper.keep("filling", functools.partial(watch_filling, context))
+        keeper.keep("telling", functools.partial(tell_state, context, sampler.outlook))
         keeper.keep("link", functools.partial(watch_link, context))
         try:
             life = SessionLife(context) if order.kind == Kind.SESSION else JobLife(context)

@@ -10,8 +10,9 @@ from scheduler_bridge.model.phases import Phase
 from snapshot.errors import SnapshotError
 from snapshot.inspection.verdict import Verdict
 from snapshot.model import Blocker
+from spawner.badge import UNKNOWN, Outlook, possible, refused
 from spawner.supervisor.context import Context
-from spawner.supervisor.signals import Signals, compose
+from spawner.supervisor.signals import Signals, compose, describe
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,15 @@ class Sampler:
             blockers=self._blockers(),
             verdict=self._verdict,
         )
+
+    def outlook(self) -> Outlook:
+        """Whether the session could be suspended, in words."""
+        blockers, verdict = self._blockers(), self._verdict
+        if blockers:
+            return refused(tuple(describe(each) for each in blockers))
+        if blockers is None or verdict is None:
+            return UNKNOWN
+        return possible(verdict.bytes, verdict.seconds, verdict.outside)
 
     def _blockers(self) -> tuple[Blocker, ...] | None:
         """None while unknown. What forbids every suspend here needs no look."""

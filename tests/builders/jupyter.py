@@ -29,6 +29,13 @@ class Server:
             answer.raise_for_status()
             return answer.json() if answer.content else None
 
+    async def text(self, path: str) -> str:
+        """What a GET brings, as it is."""
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            answer = await client.get(self.url + path, headers=self._headers)
+            answer.raise_for_status()
+            return answer.text
+
     async def start_kernel(self) -> str:
         """A new kernel's id."""
         return str((await self.call("POST", "api/kernels", json={}))["id"])

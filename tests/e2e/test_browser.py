@@ -126,6 +126,7 @@ async def test_open_compute_suspend_resume_in_a_browser(two_gpus: Stage, page: P
     await expect(page.locator(outputs(page)).filter(has_text=f"again {word}").first).to_be_visible(
         timeout=30_000
     )
+    await expect(page.locator("#jp-bottom-panel .hubernate-state")).to_be_visible(timeout=30_000)
     await picture(page, "5-same-kernel")
 
 

@@ -221,7 +221,8 @@ async def test_the_status_is_for_those_logged_in_and_no_activity(tmp_path: Path)
         async with httpx.AsyncClient(trust_env=False) as browser:
             assert (await browser.get(url)).status_code == 403
         fresh = await s.server.call("GET", "hubernate/status")
-        assert fresh == {"epoch": None, "resumed_at": None, "notes": [], "gpus": []}
+        unknown = {"filling": None, "suspend": {"can": None, "sentence": ""}}
+        assert fresh == {"epoch": None, "resumed_at": None, "notes": [], "gpus": [], **unknown}
         # Asking for the status of the server counts neither.
         before = (await s.server.call("GET", "api/status?no_track_activity=1"))["last_activity"]
         (s.folder / "gpus.json").write_text(json.dumps({"gpus": [{"index": 0}], "epoch": 7}))
