@@ -4,10 +4,12 @@
 #   HUBERNATE_STATE   where everything lies (default /var/lib/hubernate)
 #   ARGS              arguments for `hubernate up` and `hubernate demo`
 #   PYTEST_ARGS       arguments for pytest
+#   ROUNDS, SEED      how many rounds of `make chaos` (10), and which (random)
 
 SHELL := /bin/bash
 HUBERNATE_STATE ?= /var/lib/hubernate
 HUBERNATE_DOWNLOADS ?= $(HUBERNATE_STATE)
+ROUNDS ?= 10
 export HUBERNATE_STATE HUBERNATE_DOWNLOADS
 # A terminal's own colours and sizes are kept; an active environment of somebody else's is not.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -17,7 +19,7 @@ BIN := $(HUBERNATE_DOWNLOADS)/venv/bin
 BRING := $(PYTHON) -B hub_config/setup/bootstrap.py
 
 .DEFAULT_GOAL := help
-.PHONY: help up down doctor demo sync setup test e2e pictures check format tool
+.PHONY: help up down doctor demo sync setup test e2e chaos pictures check format tool
 
 help: ## Show the targets
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +47,9 @@ e2e: ## Run only the tests through the real Hub, proxy, CRIU and store
 
 bench-%: ## Run one benchmark; the last line is a JSON object
 	@$(BRING) test && $(BIN)/python -m tests.bench.$(subst -,_,$*) $(ARGS)
+
+chaos: ## Let random faults strike real sessions; the last line is a JSON object (ROUNDS=n SEED=n)
+	@$(BRING) test && $(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 pictures: ## Take the docs' screenshots and GIF anew, through the browser test
 	@$(BRING) test && HUBERNATE_SCREENSHOTS=$(CURDIR)/docs/images \
