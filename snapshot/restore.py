@@ -25,6 +25,7 @@ from snapshot import (
     host_facts,
     images,
     layer_apply,
+    locks,
     pins,
     plan,
     proc,
@@ -50,6 +51,7 @@ from snapshot.scratch import Scratch, scratch
 RESTORE_SECONDS = 120.0
 PID_FILE = "restored.pid"
 _FILES = "files.img"
+_ADAPTED = (_FILES, locks.FILE)  # written once it is known what the world is like by now
 _USER_NAMESPACE = "userns-"
 _PAGEMAP = "pagemap-"
 _LARGE = ("tmpfs-", "ghost-")
@@ -206,7 +208,7 @@ class Restore:
             content, about.pins, adaptation.changes, lambda path: space.stat(path) is not None
         )
         folder.write(_FILES, content)
-        return (*adaptation.notes, *lost)
+        return (*adaptation.notes, *lost, *_adapt_locks(snapshot, folder, content, space))
 
     def _pid_file(self) -> Path:
         return Path(self.spec.directory, PID_FILE)
@@ -279,7 +281,9 @@ def lay_out(
             content = groups.owned_by(content, inner_root)
         folder.write(name, content)
 
-    names = [name for name in snapshot.file_names() if name.endswith(".img") and name != _FILES]
+    names = [
+        name for name in snapshot.file_names() if name.endswith(".img") and name not in _ADAPTED
+    ]
     large = [name for name in names if name.startswith(_LARGE)]
     small = snapshot.read_files(name for name in names if name not in large)
     _lay_out_pages(snapshot, folder, small, lazy=lazy)
@@ -306,6 +310,16 @@ def _lay_out_pages(
             os.ftruncate(pages, pagemap.file_bytes())
             wanted.append((kind, id, pagemap.runs(), pages))
         snapshot.copy_spaces([each for each in wanted if each[2]])
+
+
+def _adapt_locks(
+    snapshot: Snapshot, folder: Scratch, files: bytes, space: pins.Namespace
+) -> tuple[str, ...]:
+    if locks.FILE not in snapshot.file_names():
+        return ()
+    content, notes = locks.adapt(snapshot.read_file, files, space)
+    folder.write(locks.FILE, content)
+    return notes
 
 
 def _known_groups(snapshot: Snapshot) -> frozenset[int]:

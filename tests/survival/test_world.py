@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,50 @@ async def test_folders_that_are_gone_are_stood_in_for_and_told(asleep: Box) -> N
     assert (asleep.home / "moved/log").read_text().startswith("xxx")
     for place in ("/home/alice/work", "/home/alice/work/deep", "/home/alice/watched"):
         assert sum(f"{place} " in note for note in notes) == 1, notes
+
+
+LOCKS = """
+import fcntl, os, time
+home = os.path.expanduser("~")
+files = [open(f"{home}/{name}", "w") for name in ("whole", "part", "own")]
+fcntl.flock(files[0], fcntl.LOCK_EX)
+fcntl.lockf(files[1], fcntl.LOCK_EX, 10, 100)
+fcntl.flock(files[2], fcntl.LOCK_EX)
+while True:
+    print("turn", flush=True)
+    time.sleep(0.05)
+"""
+
+
+@contextmanager
+def other_program(home: Path) -> Iterator[None]:
+    """Has the files of two of the locks, and nothing of the third."""
+    with open(home / "whole", "r+") as whole, open(home / "part", "r+") as part:
+        fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(part, fcntl.LOCK_EX | fcntl.LOCK_NB, 50, 60)
+        yield
+
+
+def is_locked(file: Path) -> bool:
+    with open(file, "r+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+async def test_locks_that_others_have_taken_are_left_to_them(open_folder: Path) -> None:
+    async with sandboxes(open_folder / "locks") as box:
+        await box.start("/usr/bin/python3", "-c", LOCKS)
+        await box.says("turn")
+        stored = await box.freeze()
+        with other_program(box.home):
+            thawed = await box.thaw(stored)
+        assert sorted(note.split(" is locked")[0] for note in thawed.notes) == [
+            "/home/alice/part",
+            "/home/alice/whole",
+        ]
+        assert is_locked(box.home / "own")
+        seen = len(box.output())
+        await box.says("turn", after=seen)
