@@ -228,6 +228,11 @@ def _snapshot_of(status: Mapping[str, Any]) -> SnapshotRef | None:
     match = _SNAPSHOT_KEY.fullmatch(key)
     if match is None:
         return None
+    demands = status.get("snapshot_constraints")
     return SnapshotRef(
-        key, int(match[1]), int(match[2]), bytes=int(status.get("snapshot_bytes") or 0)
+        key,
+        int(match[1]),
+        int(match[2]),
+        bytes=int(status.get("snapshot_bytes") or 0),
+        constraints=dict(demands) if isinstance(demands, Mapping) else {},
     )

@@ -135,7 +135,11 @@ class Context:
         _log.info("ends as %s: %s", outcome, cause)
         facts = {**self.board.status.facts, "ending": outcome.value}
         if snapshot is not None:
-            status |= {"snapshot": snapshot.key, "snapshot_bytes": snapshot.bytes}
+            status |= {
+                "snapshot": snapshot.key,
+                "snapshot_bytes": snapshot.bytes,
+                "snapshot_constraints": snapshot.constraints,
+            }
         self.board.update(exit_code=exit_code, error=error, remedy=remedy, facts=facts, **status)
         evidence = {"error": error, "remedy": remedy} if error else {}
         move = Move(phase, cause, evidence, snapshot, exit_code)

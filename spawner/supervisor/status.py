@@ -35,8 +35,8 @@ class Status:
 
     `host_port` is where the session answers on the host's loopback (0 for jobs). `outcome` is set
     once, after the sandbox was proven empty (and, for `suspended`, after the commit, with the
-    manifest key in `snapshot`). `steps` lists finished steps of the last suspend or resume with
-    their seconds. `notes` are sentences for the user (files changed, connections closed).
+    manifest key in `snapshot` and what it demands of a machine). `steps` lists finished steps of the
+    last suspend or resume with their seconds. `notes` are sentences for the user (files changed, connections closed).
     """
 
     workload_id: str
@@ -47,6 +47,7 @@ class Status:
     outcome: Outcome | None = None
     snapshot: str = ""
     snapshot_bytes: int = 0
+    snapshot_constraints: dict[str, str] = field(default_factory=dict)
     exit_code: int | None = None
     error: str = ""
     remedy: str = ""

@@ -244,6 +244,8 @@ def test_terminate_ends_both_and_nobody_else(
 KEY = "manifests/alice/s-1/0000000003-0000000002"
 SAID = [
     ("suspended", {"outcome": "suspended", "snapshot": KEY}, False, Phase.SUSPENDED),
+    ("suspended, with demands", {"outcome": "suspended", "snapshot": KEY,
+     "snapshot_constraints": {"criu": "4.2"}}, False, Phase.SUSPENDED),
     ("suspended, not told", {"facts": {"ending": "suspended"}, "snapshot": KEY}, False,
      Phase.SUSPENDED),
     ("suspended without a snapshot", {"outcome": "suspended"}, False, None),
@@ -274,6 +276,7 @@ def test_last_words(
     assert (words.phase if words else None) is phase
     if words and words.snapshot:
         assert (words.snapshot.epoch, words.snapshot.sequence) == (3, 2)
+        assert words.snapshot.constraints == status.get("snapshot_constraints", {})
     assert local.last_words(workload, {"supervisor": {"pid": 4, "started": 6}}) is None
 
 

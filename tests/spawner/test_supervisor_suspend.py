@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -225,6 +226,7 @@ async def test_suspend_by_sigterm_with_nobody_to_tell(bench: Bench) -> None:
     os.kill(bench.supervisor.pid, signal.SIGTERM)
     await bench.is_suspended()
     assert bench.status.snapshot
+    assert bench.status.snapshot_constraints["architecture"] == platform.machine()
     assert bench.status.facts["scheduler_told"] is False
 
 
