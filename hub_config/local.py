@@ -24,6 +24,7 @@ from hub_config.settings import HOST, SERVICE_NAME, LocalSettings
 from hub_config.welcome import place_welcome
 from spawner.identity import IdentityBook, NameRefusedError
 from spawner.pages import HANDLERS
+from spawner.pages_fork import FORK_HANDLERS
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 HUB_AT_SCHEDULER: Final = "hub"
@@ -94,7 +95,7 @@ def _users(c: Any, settings: LocalSettings, secrets: SecretFiles) -> None:
 
 def _pages(c: Any) -> None:
     c.JupyterHub.template_paths = [str(TEMPLATES)]
-    c.JupyterHub.extra_handlers = HANDLERS
+    c.JupyterHub.extra_handlers = [*HANDLERS, *FORK_HANDLERS]
 
 
 def _services(c: Any, settings: LocalSettings, secrets: SecretFiles) -> None:

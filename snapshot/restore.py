@@ -183,7 +183,9 @@ class Restore:
         for mount in about.mounts:
             staging = f"{self.spec.directory}/ext/{mount.key}"
             source = here[mount.target].source if mount.target in here else mount.source
-            if not os.path.exists(source):
+            # its own folders are made next, where the tree comes back for the first time
+            is_own = source.startswith(f"{self.spec.directory}/")
+            if not is_own and not os.path.exists(source):
                 source = str(skeleton.empty_folder(self.spec))
             found.append(replace(mount, source=source, staging=staging))
         return tuple(found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,6 +51,7 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
         self._is_not_ours = False
         self._keeps_memory = False
         self._client_scopes: list[str] | None = None
+        self._old_token = ""
         super().__init__(**kwargs)
 
     # start
@@ -62,6 +64,7 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
         """
         self._is_starting = True
         self._is_not_ours = self._ends_for_good = self._keeps_memory = False
+        self._old_token = self._saved.token
         if self._progress.is_closed:
             self._progress = ProgressLog()
         try:
@@ -69,6 +72,8 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
             opened = await self._open()
             if opened.is_continued:
                 self._client_scopes = await self._allowed_scopes()
+            if self._old_token != self.api_token:
+                self._revoke(self._old_token)
             return url_of(opened.status.host_port)
         finally:
             self._is_starting = False
@@ -98,13 +103,15 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
         except BaseException:
             await self._give_back(opening)
             raise
-        if opened.is_continued:
+        if opened.is_continued and not self._gave_new_token(opened.workload_id):
             self._use_old_token(opened.workload_id)
         return opened
 
     async def make_launch(self, mode: str, workload: Workload, grant: Grant) -> Launch:
-        if mode == "start":
-            self._saved = SavedState(workload.id, self.api_token)
+        saved = self._saved
+        takes_new = saved.takes_new and saved.workload_id == workload.id
+        if mode == "start" or (mode == "resume" and takes_new):
+            self._saved = SavedState(workload.id, self.api_token, takes_new=True)
         else:
             self._use_old_token(workload.id)
         profile = self._profile_of(workload)
@@ -125,16 +132,29 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
         slug = workload.spec.profile
         return next((p for p in self.profiles if p.slug == slug), Profile(slug, slug, ""))
 
+    def _gave_new_token(self, workload_id: str) -> bool:
+        """Whether this start told the session's server the token that the Hub has just made."""
+        return self._saved == SavedState(workload_id, self.api_token, takes_new=True)
+
     def _use_old_token(self, workload_id: str) -> None:
-        """The session's processes hold the token of their first start: tell the Hub, which then
-        drops the one it just made and checks the old one."""
-        known = self._saved.token if self._saved.workload_id == workload_id else ""
-        token = known or self.host.remembered_token(workload_id)
+        """The session's processes hold an earlier token: tell the Hub, which then drops the one it
+        just made and checks the old one. What a supervisor was told last is newer than what the
+        Hub had saved, if it died in between."""
+        is_ours = self._saved.workload_id == workload_id
+        known = self._saved.token if is_ours else ""
+        token = self.host.remembered_token(workload_id) or known
         if token:
             self.api_token = token
         else:
             self.log.warning("%s: the session's token is unknown", self.key)
-        self._saved = SavedState(workload_id, token)
+        self._saved = SavedState(workload_id, token, is_ours and self._saved.takes_new)
+
+    def _revoke(self, token: str) -> None:
+        """Nobody who is meant to holds it any more."""
+        known = orm.APIToken.find(self.user.db, token) if token else None
+        if known is not None:
+            self.user.db.delete(known)
+            self.user.db.commit()
 
     async def _give_back(self, opening: Opening) -> None:
         """Free what the opening has booked, outside the reach of the Hub's cancel."""
@@ -295,14 +315,32 @@ class GpuSessionMixin(SessionChoosing, SessionRejoining, SessionWatch):
         if workload is not None:
             await self.discard(workload)
 
+    # fork
+
+    def takes_new_identity(self, workload: Workload) -> bool:
+        """Whether the server in this session's memory can be told to be another one."""
+        return self._saved.takes_new and self._saved.workload_id == workload.id
+
+    def continue_as(self, workload: Workload, *, options: dict[str, Any] | None) -> None:
+        """Be the server of a suspended session that was made for it (a fork)."""
+        self._saved = SavedState(workload.id, takes_new=True)
+        self.orm_spawner.state = self.get_state()
+        self.orm_spawner.user_options = dict(options or {})
+        self.user.db.commit()
+
+    def void_token(self) -> None:
+        """Make the token in a suspended session's memory worthless; its resume brings a new one."""
+        self._revoke(self._saved.token)
+        self._saved = replace(self._saved, token="")
+        self.orm_spawner.state = self.get_state()
+        self.user.db.commit()
+
     async def discard(self, workload: Workload) -> None:
         """End the session, delete what is stored of it, and revoke the token that lies in there.
         Raises `SchedulerError`, `HostError`."""
         await discard(self.plugin, self.host, workload, actor=self.user.name, limit=self.stop_wait)
-        token = self._saved.token if self._saved.workload_id == workload.id else ""
-        known = orm.APIToken.find(self.user.db, token) if token else None
-        if known is not None:
-            self.user.db.delete(known)
+        if self._saved.workload_id == workload.id:
+            self._revoke(self._saved.token)
         self._saved = SavedState()
         self.orm_spawner.state = self.get_state()
         self.user.db.commit()

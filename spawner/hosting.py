@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scheduler_bridge.model.phases import Phase
-from scheduler_bridge.model.workload import Grant, Workload
+from scheduler_bridge.model.workload import Grant, SnapshotRef, Workload
 from spawner.supervisor.status import Outcome, Status
 
 _READY = frozenset({Phase.RUNNING.value, Phase.FILLING.value})
@@ -127,6 +127,12 @@ class SessionHost(Protocol):
 
     def why_not_freezable(self, workload_id: str) -> str:
         """Empty if the session may be suspended, else what forbids it in one sentence."""
+        ...
+
+    async def fork(self, workload: Workload, new_id: str) -> SnapshotRef:
+        """Lay out under a new id what a suspended session consists of, and say what its snapshot is
+        there. The caller sees to it that the session stays suspended meanwhile, or forgets the
+        new one. Raises `HostError`; nothing is left then."""
         ...
 
     async def forget(self, workload: Workload) -> None:

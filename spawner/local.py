@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -20,14 +21,16 @@ from pydantic import ValidationError
 from traitlets import Dict, Integer, Unicode, default
 from traitlets import List as ListTrait
 
-from scheduler_bridge.model.workload import Workload
+from scheduler_bridge.model.workload import SnapshotRef, Workload
 from snapshot import proc
+from snapshot.copying import copy_snapshot
 from snapshot.errors import SnapshotError
-from snapshot.model import Process, StoreSettings
+from snapshot.model import Process, SnapshotKey, StoreSettings
 from snapshot.repository import open_repository
 from spawner.base import GpuSessionMixin
 from spawner.hosting import HostError, Launch, LaunchFailed, NotReachable, Seen, SessionHost
 from spawner.identity import IdentityBook, NameRefusedError
+from spawner.local_forking import ForkFailedError, copy_folders
 from spawner.local_order import (
     ORDER_FILE,
     Placed,
@@ -43,6 +46,7 @@ from spawner.site import LocalSite, read_site
 from spawner.supervisor import client
 from spawner.supervisor.heartbeat import handle_of
 from spawner.supervisor.order import SupervisorOrder
+from spawner.supervisor.recovery import reference
 from spawner.supervisor.status import Status, read_status
 from spawner.warm import WarmSupervisors
 
@@ -110,11 +114,7 @@ class LocalHost:
     def _order(self, launch: Launch) -> SupervisorOrder:
         """Blocking: the account may have to be made first."""
         site, workload, grant = self._site, launch.workload, launch.grant
-        book = IdentityBook(
-            site.users_file,
-            homes=site.homes_directory,
-            first_inner_root=site.first_inner_root,
-        )
+        book = self._book()
         order = session_order(
             site,
             Placed(workload.spec, grant.lease, grant.credential),
@@ -178,6 +178,36 @@ class LocalHost:
             return str(order.get("not_freezable_because") or "")
         return self._site.not_freezable_because or "sessions cannot be suspended on this machine."
 
+    async def fork(self, workload: Workload, new_id: str) -> SnapshotRef:
+        try:
+            return await asyncio.to_thread(self._fork, workload, new_id)
+        except (ForkFailedError, NameRefusedError, SnapshotError, OSError) as error:
+            raise HostError(f"The session could not be forked: {error}") from error
+
+    def _fork(self, workload: Workload, new_id: str) -> SnapshotRef:
+        if workload.snapshot is None:
+            raise ForkFailedError("It has no snapshot.")
+        user = workload.spec.user
+        identity = self._book().account(user).identity
+        copy_folders(self._directory(workload.id), self._directory(new_id), identity)
+        shot = workload.snapshot
+        key = SnapshotKey(user, new_id, shot.epoch, shot.sequence)
+        try:
+            repository = open_repository(self._site.store)
+            stored = copy_snapshot(repository, shot.key, key, now=time.time())
+        except BaseException:
+            shutil.rmtree(self._directory(new_id), ignore_errors=True)
+            raise
+        return reference(stored)
+
+    def _book(self) -> IdentityBook:
+        site = self._site
+        return IdentityBook(
+            site.users_file,
+            homes=site.homes_directory,
+            first_inner_root=site.first_inner_root,
+        )
+
     async def forget(self, workload: Workload) -> None:
         try:
             await asyncio.to_thread(self._forget, workload)
@@ -195,11 +225,7 @@ class LocalHost:
         self._launched.pop(workload.id, None)
         if not self.observe(workload.id).is_live:
             shutil.rmtree(self._directory(workload.id), ignore_errors=True)
-            IdentityBook(
-                self._site.users_file,
-                homes=self._site.homes_directory,
-                first_inner_root=self._site.first_inner_root,
-            ).release(workload.id)
+            self._book().release(workload.id)
 
 
 def _snapshot_for(launch: Launch) -> str:

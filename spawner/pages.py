@@ -200,9 +200,10 @@ class SessionActionHandler(SessionsHandler):
                 raise HostError("The server is still being stopped.", remedy="Try again shortly.")
             await asyncio.sleep(0.1)
 
-    async def _open(self, spawner: GpuSessionMixin) -> dict[str, Any]:
-        """Start the server with what it had last; answers with the page that shows progress."""
-        user, server = self.current_user, spawner.name
+    async def _open(self, spawner: GpuSessionMixin, *, user: Any = None) -> dict[str, Any]:
+        """Start the server with what it had last; answers with the page that shows progress.
+        `user` is its owner, if that is not who asks."""
+        user, server = user or self.current_user, spawner.name
         await self._settle(spawner)
         if not cast(Any, spawner).active:
             fresh = user.get_or_create_spawner(

@@ -36,7 +36,7 @@ _ACTIONS: dict[Phase, tuple[str, ...]] = {
     Phase.RESUMING: ("cancel",),
     Phase.RUNNING: ("suspend", "stop"),
     Phase.FILLING: ("stop",),
-    Phase.SUSPENDED: ("resume", "fresh", "discard"),
+    Phase.SUSPENDED: ("resume", "fork", "fresh", "discard"),
 }
 
 

@@ -42,17 +42,23 @@ class StateKey:
 class SavedState:
     """The session this server had last. It survives stops: a resume needs it.
 
-    `token` is the API token that the processes of that session hold.
+    `token` is the API token that the processes of that session hold; `takes_new` tells that its
+    server takes a new one at a resume (those that were started by an older version do not).
     """
 
     workload_id: str = ""
     token: str = ""
+    takes_new: bool = False
 
     def as_json(self, key: StateKey) -> dict[str, Any]:
         """For `get_state`: nothing when there was no session yet."""
         if not self.workload_id:
             return {}
-        return {"workload_id": self.workload_id, "sealed_token": key.seal(self.token)}
+        return {
+            "workload_id": self.workload_id,
+            "sealed_token": key.seal(self.token),
+            "takes_new": self.takes_new,
+        }
 
     @staticmethod
     def from_json(state: dict[str, Any], key: StateKey) -> SavedState:
@@ -62,4 +68,5 @@ class SavedState:
         return SavedState(
             workload_id=workload_id if isinstance(workload_id, str) else "",
             token=key.open(sealed) if isinstance(sealed, str) else "",
+            takes_new=state.get("takes_new") is True,
         )

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,6 +23,10 @@ from scheduler_bridge.plugin import SchedulerPlugin
 URL_VARIABLE: Final = "HUBERNATE_URL"
 TOKEN_VARIABLES: Final = ("HUBERNATE_TOKEN", "JUPYTERHUB_API_TOKEN")
 USER_VARIABLE: Final = "JUPYTERHUB_USER"
+RUN_VARIABLE: Final = "HUBERNATE_RUN"
+DEFAULT_RUN: Final = "/run/hubernate"
+IDENTITY_FILE: Final = "identity.json"
+"""See `spawner.supervisor.inside`, which is too much to import for one name."""
 
 Answer = TypeVar("Answer")
 
@@ -84,7 +89,8 @@ def need_admin(what: str) -> tuple[Access, StateFolder]:
 
 
 def _by_environment(url: str) -> Access:
-    token = next((t for name in TOKEN_VARIABLES if (t := os.environ.get(name, ""))), "")
+    given, of_session = (os.environ.get(name, "") for name in TOKEN_VARIABLES)
+    token = given or _newest_token() or of_session
     if not token:
         raise CommandError(
             f"{URL_VARIABLE} is set, but no token.",
@@ -92,6 +98,16 @@ def _by_environment(url: str) -> Access:
         )
     user = os.environ.get(USER_VARIABLE, "")
     return Access(_service_url(url), token, actor=user or "user", user=user)
+
+
+def _newest_token() -> str:
+    """The session's own token after a resume, which the variables of programs that were frozen do
+    not have; empty outside a session and in one that was never resumed."""
+    file = Path(os.environ.get(RUN_VARIABLE, DEFAULT_RUN)) / IDENTITY_FILE
+    try:
+        return str(json.loads(file.read_bytes())["environment"][TOKEN_VARIABLES[1]])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def _service_url(url: str) -> str:
@@ -108,14 +124,15 @@ def _service_url(url: str) -> str:
 
 def _by_state_folder(state: StateFolder) -> Access:
     return Access(
-        url=f"http://{HOST}:{_public_port(state) + 3}/services/{SERVICE_NAME}",
+        url=f"http://{HOST}:{public_port(state) + 3}/services/{SERVICE_NAME}",
         token=_admin_token(state),
         actor=os.environ.get("SUDO_USER") or "root",
         state=state,
     )
 
 
-def _public_port(state: StateFolder) -> int:
+def public_port(state: StateFolder) -> int:
+    """Where the Hub's proxy listens on this machine. Raises `CommandError`."""
     try:
         return int(json.loads(state.ports_file.read_text())["public"])
     except FileNotFoundError:

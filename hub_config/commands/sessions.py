@@ -10,6 +10,7 @@ import typer
 from hub_config.commands.check import check
 from hub_config.commands.connection import Access, ask
 from hub_config.commands.errors import CommandError
+from hub_config.commands.forks import ask_hub_to_fork
 from hub_config.commands.names import display_name, resolve
 from hub_config.commands.output import (
     ago,
@@ -36,6 +37,10 @@ POLL_SECONDS: Final = 20.0
 
 Name = Annotated[str, typer.Argument(help="user, user/server, or the id or its beginning")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+NewName = Annotated[
+    str, typer.Argument(help="With --fork: the new server's name. Left out, one is chosen.")
+]
+Fork = Annotated[bool, typer.Option("--fork", help="A second session from the same snapshot.")]
 Wait = Annotated[bool, typer.Option(help="Stay until it is done.")]
 
 app = typer.Typer(help="Interactive sessions.", no_args_is_help=True)
@@ -209,10 +214,30 @@ async def _suspend(
     return ended
 
 
-def resume(name: Name, wait: Wait = True, as_json: AsJson = False) -> None:
-    """Bring a suspended session back as it was."""
-    workload = ask(lambda scheduler, access: _resume(scheduler, access, name, wait))
+def resume(
+    name: Name,
+    new_name: NewName = "",
+    fork: Fork = False,
+    wait: Wait = True,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a suspended session back as it was. With --fork, as one more session of its owner; the
+    first one stays suspended."""
+    if new_name and not fork:
+        raise CommandError("a new name is for --fork.", remedy="Add --fork, or leave it out.")
+    if fork:
+        workload = ask(lambda scheduler, access: _fork(scheduler, access, name, new_name, wait))
+    else:
+        workload = ask(lambda scheduler, access: _resume(scheduler, access, name, wait))
     _print_result(workload, as_json)
+
+
+async def _fork(
+    scheduler: SchedulerPlugin, access: Access, name: str, new_name: str, wait: bool
+) -> Workload:
+    source = await _session(scheduler, name)
+    made = await scheduler.get(await ask_hub_to_fork(access, source, new_name))
+    return await _until_resumed(scheduler, made) if wait else made
 
 
 async def _resume(scheduler: SchedulerPlugin, access: Access, name: str, wait: bool) -> Workload:
@@ -220,8 +245,10 @@ async def _resume(scheduler: SchedulerPlugin, access: Access, name: str, wait: b
     asked = await scheduler.desire(
         workload.id, Desired.RUNNING, actor=access.actor, reason="resume asked on the command line"
     )
-    if not wait:
-        return asked
+    return await _until_resumed(scheduler, asked) if wait else asked
+
+
+async def _until_resumed(scheduler: SchedulerPlugin, asked: Workload) -> Workload:
     ended = await _watch(scheduler, asked, until=(Phase.RUNNING,))
     if ended.phase is not Phase.RUNNING:
         raise CommandError(

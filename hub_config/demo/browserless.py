@@ -120,6 +120,15 @@ class Researcher:
             expect=(200, 202),
         )
 
+    async def fork(self, name: str, server: str = "") -> str:
+        """Press Fork on the home page; the new server's name."""
+        answer = await self.request(
+            "POST",
+            f"{self.url}/hub/hubernate/sessions/fork",
+            json={"server": server, "name": name},
+        )
+        return str(answer.json()["server"])
+
     async def kernels(self, server: str = "") -> list[dict[str, Any]]:
         answer = await self.request("GET", f"{self.server_url(server)}api/kernels")
         found: list[dict[str, Any]] = answer.json()

@@ -50,6 +50,8 @@ def fork(
             desired_by=actor,
             desired_reason="forked",
             snapshot=snapshot,
+            # what it stores itself is newer than what it comes from
+            epoch=snapshot.epoch,
         )
         draft.put(made)
         draft.note(

@@ -66,7 +66,11 @@ class Stage:
             identity=Identity("alice", 210_000, 210_000),
             inner_root=1_000_000,
             argv=("true",),
-            environment={},
+            environment={
+                "JUPYTERHUB_API_TOKEN": "new",
+                "HUBERNATE_WORKLOAD": "w",
+                "LANG": "C.UTF-8",
+            },
             folder="/",
             lease_id=grant.lease.id,
             epoch=grant.lease.epoch,

@@ -46,11 +46,12 @@ class PlainSpawner(GpuSessionMixin, Spawner):  # type: ignore[misc]
 CONFIG = """
 from tests.fakes.plain_spawner import PlainSpawner
 from spawner.pages import HANDLERS
+from spawner.pages_fork import FORK_HANDLERS
 from spawner.profiles_model import DEFAULT_PROFILES, Profile
 from hub_config.local import TEMPLATES
 from pathlib import Path
 c.JupyterHub.spawner_class = PlainSpawner
-c.JupyterHub.extra_handlers = HANDLERS
+c.JupyterHub.extra_handlers = [*HANDLERS, *FORK_HANDLERS]
 c.JupyterHub.template_paths = [str(TEMPLATES)]
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.cleanup_servers = False

@@ -25,7 +25,7 @@ from scheduler_bridge.model.workload import Grant, Report, SnapshotRef, Workload
 from scheduler_bridge.plugin import SchedulerPlugin
 from snapshot import proc
 from snapshot.model import Process
-from spawner.hosting import Launch, LaunchFailed, NotReachable, Seen
+from spawner.hosting import HostError, Launch, LaunchFailed, NotReachable, Seen
 from spawner.local import observe_folder
 from spawner.supervisor.status import Outcome, read_status
 
@@ -35,7 +35,8 @@ PROGRAM = Path(__file__).with_name("small_session.py")
 class ProcessHost:
     """Moves its sessions at the scheduler itself, as a supervisor would.
 
-    `refuses_suspend` lets every suspend fail with that error; `launch_error` every launch.
+    `refuses_suspend` lets every suspend fail with that error; `launch_error` every launch,
+    `fork_error` every fork.
     """
 
     def __init__(self, folder: Path, plugin: SchedulerPlugin) -> None:
@@ -47,6 +48,7 @@ class ProcessHost:
         self.launches: list[Launch] = []
         self.forgotten: list[str] = []
         self.launch_error = ""
+        self.fork_error = ""
         self.not_freezable = ""
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -167,6 +169,12 @@ class ProcessHost:
 
     def why_not_freezable(self, workload_id: str) -> str:
         return self.not_freezable
+
+    async def fork(self, workload: Workload, new_id: str) -> SnapshotRef:
+        if self.fork_error:
+            raise HostError(self.fork_error)
+        self._dir(new_id).mkdir(parents=True)
+        return SnapshotRef(f"copy-for-{new_id}", 0, 0, 1000, 10)
 
     async def forget(self, workload: Workload) -> None:
         self.forgotten.append(workload.id)

@@ -93,6 +93,10 @@ def test_the_variables_count_gpus_from_zero_whatever_the_lease_has() -> None:
     assert order.facts["gpus"] == told
 
 
+def test_kernels_are_reached_in_the_sandbox_and_not_in_the_home_that_sessions_share() -> None:
+    assert a_session().environment["JUPYTER_RUNTIME_DIR"] == "/run/hubernate/jupyter"
+
+
 def test_without_gpus_there_is_none_to_see() -> None:
     order = a_session()
     assert order.environment["CUDA_VISIBLE_DEVICES"] == ""

@@ -50,7 +50,7 @@ def shown(workload: Workload, server: Server = READY, view: FleetView | None = N
         (Phase.RUNNING, Server("", False), ("open", "suspend", "stop")),
         (Phase.RUNNING, Server("", False, "stop"), ()),
         (Phase.SUSPENDING, READY, ()),
-        (Phase.SUSPENDED, Server("", False), ("resume", "fresh", "discard")),
+        (Phase.SUSPENDED, Server("", False), ("resume", "fork", "fresh", "discard")),
         (Phase.SUSPENDED, Server("", False, "spawn"), ()),
     ],
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from spawner.state import SavedState, StateKey
 
 KEY = StateKey(b"k" * 32)
-SAVED = SavedState("s-1", "the-token")
+SAVED = SavedState("s-1", "the-token", takes_new=True)
 
 
 def test_it_comes_back_and_does_not_show() -> None:
@@ -25,9 +26,14 @@ def test_nothing_is_kept_of_nothing() -> None:
 
 def test_another_key_and_a_changed_token_give_no_token() -> None:
     state = SAVED.as_json(KEY)
-    assert SavedState.from_json(state, StateKey(b"x" * 32)) == SavedState("s-1", "")
+    assert SavedState.from_json(state, StateKey(b"x" * 32)) == replace(SAVED, token="")
     changed = state | {"sealed_token": state["sealed_token"][:-4] + "AAA="}
     assert SavedState.from_json(changed, KEY).token == ""
+
+
+def test_a_session_of_an_older_version_keeps_its_token() -> None:
+    older = {n: v for n, v in SAVED.as_json(KEY).items() if n != "takes_new"}
+    assert SavedState.from_json(older, KEY) == replace(SAVED, takes_new=False)
 
 
 @pytest.mark.parametrize("state", [{"workload_id": 3}, {"sealed_token": ["x"]}, {"pid": 7}])

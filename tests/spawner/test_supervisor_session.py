@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_bridge.model.phases import Desired, Phase
 from spawner.supervisor import client
-from spawner.supervisor.inside import RESUME_FILE
+from spawner.supervisor.inside import IDENTITY_FILE, RESUME_FILE
 from spawner.supervisor.program import AlreadySupervisedError, supervise
 from spawner.supervisor.status import Outcome
 from spawner.supervisor.wishes import Action, Wishes
@@ -52,6 +52,8 @@ async def test_a_session_is_suspended_and_resumed_with_its_snapshot(tmp_path: Pa
         left = json.loads((s.directory / "run" / RESUME_FILE).read_text())
         assert left["epoch"] == s.order.epoch  # type: ignore[union-attr]
         assert left["notes"] == ["history.sqlite grew"]
+        told = json.loads((s.directory / "run" / IDENTITY_FILE).read_text())["environment"]
+        assert told == {"JUPYTERHUB_API_TOKEN": "new", "HUBERNATE_WORKLOAD": "w"}
 
 
 async def test_two_suspends_are_numbered_upwards(tmp_path: Path) -> None:
