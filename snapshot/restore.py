@@ -100,15 +100,25 @@ class Restore:
 
     async def _run_lazily(self, manifest_key: str, folder: Scratch) -> Thawed:
         """With memory that comes later, where this machine can do that."""
-        if self.lazy is None or not window.is_possible():
-            return await self._run(manifest_key, folder, None)
-        beginning = Beginning(self.lazy.settings, manifest_key, str(self.spec.directory))
-        filling = Escrow.begin(beginning, self.lazy.spare)
+        self._pid_file().unlink(missing_ok=True)  # from now on it names a tree of this restore
+        filling = None
+        if self.lazy is not None and window.is_possible():
+            beginning = Beginning(self.lazy.settings, manifest_key, str(self.spec.directory))
+            filling = Escrow.begin(beginning, self.lazy.spare)
         try:
             return await self._run(manifest_key, folder, filling)
         except BaseException:
-            await asyncio.shield(filling.abandon())
+            await asyncio.shield(self._undo(filling))
             raise
+
+    async def _undo(self, filling: Escrow | None) -> None:
+        """End the tree if it runs already, and only then let go of what holds its memory: a tree
+        that nobody holds reads zeros."""
+        pid = proc.read_text(str(self._pid_file())).strip()
+        if pid and int(pid) in proc.children(os.getpid()):
+            await sandbox.terminate(proc.identify(int(pid)) or Process(int(pid), 0), 0)
+        if filling is not None:
+            await filling.abandon()
 
     async def _run(self, manifest_key: str, folder: Scratch, filling: Escrow | None) -> Thawed:
         with self.steps.step("open"):
@@ -137,16 +147,8 @@ class Restore:
             process = await self._restore(order, folder, filling)
         if about.gpu:
             with self.steps.step("gpu"):
-                await self._bring_back(gpu, process)
+                await gpu.bring_back(process)
         return Thawed(process, notes, dict(self.steps.seconds), dict(snapshot.facts), filling)
-
-    async def _bring_back(self, gpu: BringingBack, process: Process) -> None:
-        """The GPU state, or nothing is left of the tree."""
-        try:
-            await gpu.bring_back(process)
-        except BaseException:
-            await asyncio.shield(sandbox.terminate(process, 0))
-            raise
 
     def _prepare(
         self, snapshot: Snapshot, about: record.TreeRecord, folder: Scratch, lazy: bool
@@ -159,8 +161,6 @@ class Restore:
         skeleton.install_groups(self.spec, _known_groups(snapshot))
         files = layer_apply.put_back(about, self.spec, mounts, snapshot.read_file)
         notes = (*files, *self._adapt(snapshot, about, folder, mounts))
-        with contextlib.suppress(FileNotFoundError):
-            self._pid_file().unlink()
         argv = criu.restore_arguments(
             self.tools,
             folder.path,
@@ -226,11 +226,7 @@ class Restore:
                 launched = functools.partial(filling.restoring, pid_file=self._pid_file())
                 status = await _run_criu(order, folder, environment, launched)
         process = await self._identify(status)
-        try:
-            filling.runs(process)
-        except OSError:
-            await sandbox.terminate(process, 0)
-            raise
+        filling.runs(process)
         return process
 
     async def _identify(self, status: int) -> Process:
