@@ -53,8 +53,8 @@ HITS: Final = {
 }
 """Which faults may strike during which move: those that can meet something then."""
 
-CHANCE: Final = {Move.COMPUTE: 0.15, Move.SUSPEND: 0.6, Move.RESUME: 0.8}
-SECOND_CHANCE: Final = 0.25
+CHANCE: Final = {Move.COMPUTE: 0.2, Move.SUSPEND: 0.7, Move.RESUME: 0.9}
+SECOND_CHANCE: Final = 0.4
 """That another fault strikes during the same move."""
 
 CYCLE: Final = (Move.COMPUTE, Move.SUSPEND, Move.RESUME)

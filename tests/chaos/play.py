@@ -15,7 +15,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketError
 from hub_config.demo.browserless import Researcher, StoryError
 from scheduler_bridge.client import SchedulerClient
 from scheduler_bridge.errors import SchedulerError
-from scheduler_bridge.model.phases import Kind, Phase
+from scheduler_bridge.model.phases import TERMINAL, Kind, Phase
 from scheduler_bridge.model.workload import Workload
 from tests.chaos import content
 from tests.chaos.account import Account
@@ -162,9 +162,11 @@ class Player:
 
     async def _workload(self) -> Workload:
         found = await self._scheduler.list(kind=Kind.SESSION, user=self._user.name)
-        if not found:
-            raise StoryError("the scheduler knows no session")
-        return found[0]
+        if found:
+            return found[0]
+        if self._id and (ended := await self._scheduler.get(self._id)).phase in TERMINAL:
+            raise Lost(f"{self._user.name}'s session is {ended.phase}: {ended.last_error}")
+        raise StoryError("the scheduler knows no session")
 
     async def _until(
         self, attempt: Callable[[], Awaitable[Value]], what: str, *, every: float = 1.0

@@ -8,8 +8,34 @@ from tests.chaos.plan import HITS, MEGABYTES, QUIET, Fault, Move, plan
 
 F = Fault
 ROUNDS = [
-    (1, 0, (F.SCHEDULER, F.CRIU, F.SLOW_STORE, F.SUPERVISOR, F.STORE, F.GUARD)),
-    (2, 0, (F.GUARD, F.STORE, F.SCHEDULER, F.CACHE_GONE, F.CRIU, F.GUARD)),
+    (
+        1,
+        0,
+        (
+            F.SCHEDULER,
+            F.CACHE_DAMAGED,
+            F.HOLDERS,
+            F.SLOW_STORE,
+            F.GUARD,
+            F.CACHE_GONE,
+            F.CACHE_FULL,
+            F.SLOW_STORE,
+        ),
+    ),
+    (
+        2,
+        0,
+        (
+            F.GUARD,
+            F.SUPERVISOR,
+            F.SUPERVISOR,
+            F.SCHEDULER,
+            F.CRIU,
+            F.CACHE_GONE,
+            F.STORE,
+            F.SCHEDULER,
+        ),
+    ),
     (7, 3, (F.CACHE_FULL, F.SUPERVISOR, F.HOLDERS, F.CRIU, F.CACHE_FULL)),
 ]
 
