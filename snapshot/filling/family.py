@@ -29,7 +29,8 @@ MOST_ZEROS = 512
 
 _CHANGING_SECONDS = 0.0005
 _NOWHERE = 0x10000
-"""An address at which no program has memory of ours: asking there only tells who has ended."""
+"""An address at which hardly a program has memory that is yet to come: asking for zeros there only
+tells who has ended."""
 
 
 @dataclass(slots=True)
@@ -215,6 +216,8 @@ class Family:
         if len(self._members) < PROBE_FROM:
             return
         for member in list(self._members.values()):
+            if member.territory.page_at(_NOWHERE) is not None:
+                continue  # this one has; it gets the page, not zeros
             if uffd.zero(member.descriptor, _NOWHERE, 1).error == errno.ESRCH:
                 self._forget(member)
 

@@ -284,6 +284,10 @@ class Stories:
         for child in children:
             wait(child)
 
+    def low(self) -> None:
+        """The same with memory where programs rarely have some (see `LOWEST`)."""
+        self.sleepers()
+
     def threads(self) -> None:
         """Many places at once, among them memory that was never there."""
         memory = self.memory
@@ -343,6 +347,9 @@ class Stories:
         assert all(read(at)[:4] == b"ours" for at in range(end, end + HOLE * PAGE, 7 * PAGE))
 
 
+LOWEST = 0x10000
+"""Where the memory of the story `low` begins: no lower address may be mapped."""
+
 HOLE = 900
 """Registered pages behind the memory, to which nothing comes."""
 
@@ -350,7 +357,7 @@ HOLE = 900
 def main() -> None:
     story, seed, pages = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     sock = socket.socket(fileno=os.dup(0))
-    start = new(pages + HOLE)
+    start = new(pages + HOLE, at=LOWEST if story == "low" else 0)
     held = userfaultfd(start, pages + HOLE)
     socket.send_fds(sock, [json.dumps({"start": start}).encode()], [held])
     os.close(held)

@@ -61,6 +61,19 @@ def test_children_that_ask_for_nothing_get_everything_too(tmp_path: Path) -> Non
         tree.ends()
 
 
+def test_memory_at_the_lowest_address_is_not_taken_for_nothing(tmp_path: Path) -> None:
+    """Whoever has ended is found by asking for zeros there."""
+    with faulting(tmp_path, "low", pages=100) as tree:
+        tree.program.send_on()
+        tree.program.reaches("half")
+        tree.program.send_on()
+        tree.program.reaches("forked")
+        tree.go()
+        tree.until_filled()
+        tree.program.send_on()
+        tree.ends()
+
+
 def test_threads_ask_in_many_places(tmp_path: Path) -> None:
     with faulting(tmp_path, "threads") as tree:
         tree.program.send_on()
@@ -119,7 +132,7 @@ def test_a_store_that_is_away_is_waited_for_and_named(tmp_path: Path) -> None:
         tree.go()
         tree.supervisor.hears(lambda news: news.get("trouble") == "the store is down")
         stores[0].down = False
-        tree.supervisor.hears(lambda news: news.get("trouble") == "")
+        tree.supervisor.hears(lambda news: not news.get("trouble"))
         tree.ends()
 
 
