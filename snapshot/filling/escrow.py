@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -314,8 +315,10 @@ def _look_at(outcome: asyncio.Future[None]) -> None:
 
 
 def _descriptor(connection: socket.socket) -> int:
-    """The userfaultfd that follows a task's number, beside one byte."""
+    """The userfaultfd that follows a task's number, beside one byte. Raises `OSError` without it."""
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:
+        raise OSError(errno.EPROTO, "CRIU sent no userfaultfd")
     return descriptors[0]
 
 

@@ -119,8 +119,10 @@ class Family:
     def _put_once(
         self, number: int, first: int, pages: int, source: Callable[[int], int] | None
     ) -> bool:
-        """Go once over what one space lacks. False: its memory was just changing; try again."""
+        """Go once over what one space lacks. False: its memory was just changing; try again. Raises
+        `TornError` when what is where is not known any more."""
         with self.lock:
+            self._journal.check()
             member = self._members.get(number)
             if member is None:
                 return True

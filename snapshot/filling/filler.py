@@ -20,7 +20,7 @@ from snapshot import proc
 from snapshot.filling import wire
 from snapshot.filling.family import Family, apply
 from snapshot.filling.feed import Feed
-from snapshot.filling.journal import Journal
+from snapshot.filling.journal import Journal, TornError
 from snapshot.filling.territory import Layout, Space, Territory
 from snapshot.filling.uffd import Event
 from snapshot.images import PAGE
@@ -106,9 +106,9 @@ class Filler:
         self._watch(held.number, held.descriptor, family)
 
     def take_over(self, held: list[Held]) -> None:
-        """Continue where a filler ended. Raises `ValueError` if the journal is torn."""
+        """Continue where a filler ended. Raises `TornError`."""
         if self._journal.is_torn:
-            raise ValueError("the last filler ended while it read events")
+            raise TornError("the last filler ended while it read events")
         self._held = {each.number: each for each in held}
         found: dict[int, tuple[Family, Territory]] = {}
         for each in held:
@@ -129,7 +129,8 @@ class Filler:
                 family.answer_again(number)
 
     def run(self) -> bool:
-        """Fill until everything is in place (True), or the tree or everybody else is gone.
+        """Fill until everything is in place (True), or the tree or everybody else is gone. Raises
+        `TornError` when an event was lost.
 
         Until it is told to go, only faults are answered: mappings of a tree that is being restored
         are not all ready yet."""
@@ -139,10 +140,12 @@ class Filler:
         self._feed.start()
         try:
             while not self._is_filled():
+                self._journal.check()
                 for descriptor, _ in self._poll.poll(TELL_SECONDS):
                     if not self._serve(descriptor, listener):
                         return False
                 self._tell_progress()
+            self._journal.check()
             return self._tree_has_memory()
         finally:
             self._feed.close()

@@ -2,13 +2,14 @@
 
 A filler that is killed takes nothing with it: its successor applies the same events to the same
 layout. Only a kill between reading an event and writing it down could lose one; `reading` is set for
-those
-microseconds, and a successor that finds it set knows that it must not go on.
+those microseconds, and a successor that finds it set knows that it must not go on. Neither does a
+filler that failed there: it would put pages where they do not belong any more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import struct
@@ -22,6 +23,12 @@ _HEADER = struct.Struct("<II")
 _RECORD = struct.Struct("<IIQQQ")
 _FIRST = 64
 _GROWTH = 64 * 1024
+MOST_RECORDS = 2**22
+"""128 MiB: a tree that moves and forks its memory without end does not fill the machine's with it."""
+
+
+class TornError(ValueError):
+    """Events may have been read that nobody wrote down: nobody knows what is where any more."""
 
 
 class Record(NamedTuple):
@@ -38,6 +45,7 @@ class Journal:
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0)
         self._lock = threading.Lock()
+        self._has_failed = False
 
     @classmethod
     def create(cls) -> Journal:
@@ -51,18 +59,30 @@ class Journal:
         """Whether its writer ended in the middle of reading events."""
         return bool(_HEADER.unpack_from(self._map)[0])
 
+    def check(self) -> None:
+        """Raises `TornError` after `reading` has failed here."""
+        if self._has_failed:
+            raise TornError("events were read and could not be written down")
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Round reading events, writing them down and handing their descriptors on."""
+        """Round reading events, writing them down and handing their descriptors on. What fails in
+        the middle is as torn as what is killed there: raises `TornError` from then on."""
         with self._lock:
+            self.check()
             struct.pack_into("<I", self._map, 0, 1)
-            yield
-            # Not in a `finally`: what failed in the middle is as torn as what was killed there.
+            try:
+                yield
+            except BaseException:
+                self._has_failed = True
+                raise
             struct.pack_into("<I", self._map, 0, 0)
 
     def add(self, territory: int, message: Message) -> None:
-        """Write one event down, within `reading`."""
+        """Write one event down, within `reading`. Raises `OSError` when there is no room."""
         count = _HEADER.unpack_from(self._map)[1]
+        if count >= MOST_RECORDS:
+            raise OSError(errno.ENOSPC, "the memory changed too often while it was filled")
         offset = _FIRST + count * _RECORD.size
         if offset + _RECORD.size > len(self._map):
             os.ftruncate(self.descriptor, len(self._map) + _GROWTH)
