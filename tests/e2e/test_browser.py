@@ -5,17 +5,32 @@ With HUBERNATE_SCREENSHOTS set to a folder, what the browser showed is kept ther
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import pytest_asyncio
 from playwright.async_api import Page, async_playwright, expect
 
+from hub_config.demo.browserless import Researcher
 from hub_config.demo.stage import Stage
+from snapshot.filling.program import LOG_FILE
+from spawner.supervisor.status import read_status
+from tests.e2e.scenes import (
+    end,
+    open_with_a_secret,
+    read_secret,
+    suspend,
+    until,
+    until_shown,
+    workload,
+)
 
 pytestmark = [
     pytest.mark.e2e,
@@ -128,6 +143,77 @@ async def test_open_compute_suspend_resume_in_a_browser(two_gpus: Stage, page: P
     )
     await expect(page.locator("#jp-bottom-panel .hubernate-state")).to_be_visible(timeout=30_000)
     await picture(page, "5-same-kernel")
+
+
+def filler_of(folder: Path) -> psutil.Process | None:
+    """The program that brings memory to the session of this folder; it writes its log there."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(file.path == str(folder / LOG_FILE) for file in process.open_files()):
+                return process
+    return None
+
+
+@asynccontextmanager
+async def slow_memory(folder: Path) -> AsyncIterator[None]:
+    """The memory of the session's next resume comes in small portions, as from far away, once its
+    server answers."""
+
+    async def found() -> psutil.Process | None:
+        return filler_of(folder)
+
+    async def answers() -> bool:
+        status = read_status(folder)
+        return status is not None and status.phase == "filling" and status.host_port != 0
+
+    async def slow_down() -> None:
+        filler = await until(found, timeout=60, what="memory is brought", every=0.005)
+        await until(answers, timeout=60, what="the server answers", every=0.005)
+        with suppress(psutil.NoSuchProcess):
+            try:
+                while True:
+                    filler.suspend()
+                    await asyncio.sleep(0.1)
+                    filler.resume()
+                    await asyncio.sleep(0.002)
+            finally:
+                filler.resume()
+
+    task = asyncio.create_task(slow_down())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_arriving_memory_is_shown_on_the_home_page_and_in_the_old_tab(
+    two_gpus: Stage, alice: Researcher, page: Page
+) -> None:
+    kernel_id, word = await open_with_a_secret(alice)
+    async with alice.kernel(kernel_id) as kernel:
+        await kernel.run("import os; ballast = os.urandom(800_000_000)", timeout=60)
+    await log_in(page, two_gpus, "alice")
+    await page.goto(f"{two_gpus.url}/user/alice/lab")
+    state = page.locator(".hubernate-state")
+    await expect(state).to_be_visible(timeout=60_000)
+    folder = two_gpus.state / "run" / str((await workload(two_gpus, "alice"))["id"])
+    await suspend(alice)
+    await expect(state).to_have_text("Session not running", timeout=40_000)
+
+    home = await page.context.new_page()
+    await home.goto(f"{two_gpus.url}/hub/home")
+    async with slow_memory(folder):
+        await alice.act("resume")
+        row = home.locator("li[data-phase=filling]")
+        await expect(row).to_contain_text(
+            re.compile(r"its memory is still arriving \(\d+ %\)"), timeout=60_000
+        )
+        await expect(state).to_have_text(re.compile(r"^Memory arriving \d+ %$"), timeout=60_000)
+    await until_shown(alice, "running")
+    await expect(state).to_have_text("Hubernate", timeout=40_000)
+    assert await read_secret(alice, kernel_id) == word
+    await end(alice)
 
 
 async def test_more_gpus_than_exist_cannot_be_chosen(two_gpus: Stage, page: Page) -> None:
