@@ -8,6 +8,8 @@
   const SLOW = 20000; // otherwise; a hidden page never looks
   const LIVELY = 10000; // how long after a change it looks often
 
+  const NOTHING = { filling: null, suspend: {}, resumed_at: null, notes: [] };
+
   const STYLE = `
     .hubernate-state { border: 0; padding: 0 8px; height: 100%; background: none; cursor: pointer;
       color: var(--jp-ui-font-color1); font: inherit; white-space: nowrap; max-width: 32em;
@@ -97,7 +99,9 @@
       const answer = await ServerConnection.makeRequest(url, {}, settings).catch(() => ({ status: 503 }));
       if (answer.status === 404) return null;
       if (answer.status === 424 || answer.status >= 500) return { missing: true };
-      return answer.ok ? answer.json().catch(() => undefined) : undefined;
+      if (!answer.ok) return undefined;
+      // A server that was frozen long ago may say less than the one that this file was written for.
+      return answer.json().then((told) => ({ ...NOTHING, ...told })).catch(() => undefined);
     }
 
     function details(told) {
