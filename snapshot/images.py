@@ -105,6 +105,22 @@ def read_pagemap(data: bytes) -> Pagemap:
     return Pagemap(head[1], tuple(entries))
 
 
+_VMAS, _VMA_START, _VMA_END, _VMA_ADVICE = 14, 1, 2, 9
+_WIPE_ON_FORK = 1 << 18
+
+
+def wiped_at_fork(data: bytes) -> list[int]:
+    """Where memory begins and ends, in turn, that a forked child finds empty (`mm-N.img`,
+    MADV_WIPEONFORK). Addresses ascend. Raises `ImageError`."""
+    edges: list[int] = []
+    for number, _, value in (each for record in split(data)[1] for each in decode(record)):
+        if number == _VMAS and isinstance(value, bytes):
+            vma = {n: v for n, _, v in decode(value) if isinstance(v, int)}
+            if vma.get(_VMA_ADVICE, 0) & _WIPE_ON_FORK:
+                edges += (vma[_VMA_START], vma[_VMA_END])
+    return sorted(edges)
+
+
 @dataclass(frozen=True, slots=True)
 class RegularFile:
     """An open or mapped regular file of a frozen tree: path inside, size at the dump (or -1)."""

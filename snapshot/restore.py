@@ -40,7 +40,7 @@ from snapshot.checkpoint import Steps
 from snapshot.errors import SnapshotError, TamperedError
 from snapshot.filling import window
 from snapshot.filling.escrow import CRIU_SOCKET, Escrow
-from snapshot.filling.lazy import eager_part
+from snapshot.filling.lazy import eager_part, wiped_in
 from snapshot.filling.program import Beginning, Spare
 from snapshot.gpu.thawing import BringingBack
 from snapshot.model import Process, SandboxSpec, StoreSettings, Thawed, Tools
@@ -301,7 +301,7 @@ def _lay_out_pages(
             pagemap = images.read_pagemap(files[name])
             kind, id = images.parse_pagemap_name(name)
             if lazy and kind == "task":
-                pagemap = eager_part(pagemap)
+                pagemap = eager_part(pagemap, wiped_in(files, id))
             folder.write(name, images.write_pagemap(pagemap))
             pages = folder.open(f"pages-{pagemap.pages_id}.img", os.O_RDWR | os.O_CREAT | os.O_EXCL)
             opened.callback(os.close, pages)

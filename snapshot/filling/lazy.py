@@ -8,11 +8,20 @@ is complete in itself: the rest comes through userfaultfds alone.
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from snapshot.filling.territory import BLOCK, Layout, layout
-from snapshot.images import Pagemap, PagemapEntry, parse_pagemap_name, read_pagemap
+from snapshot.images import (
+    PAGE,
+    Pagemap,
+    PagemapEntry,
+    parse_pagemap_name,
+    read_pagemap,
+    wiped_at_fork,
+)
 from snapshot.reader import Snapshot
 
 WORKING_SET_FILE = "working-set.json"
@@ -20,30 +29,48 @@ MOST_BLOCKS = 4096
 """Of the working set: 256 MiB. What was needed longest ago is forgotten first."""
 
 _LAZY = 2
+_PARTS = re.compile(r"pagemap-|mm-\d+\.img$")
 
 
-def is_lazy(entry: PagemapEntry) -> bool:
-    """Whether an entry's pages may come later."""
-    return entry.is_present and bool(entry.flags & _LAZY)
-
-
-def eager_part(pagemap: Pagemap) -> Pagemap:
-    """The pagemap without what comes later."""
-    entries = tuple(entry for entry in pagemap.entries if not is_lazy(entry))
-    return Pagemap(pagemap.pages_id, entries)
+def eager_part(pagemap: Pagemap, wiped: Sequence[int] = ()) -> Pagemap:
+    """The pagemap without what comes later. What children find empty (`images.wiped_at_fork`) does
+    not: a page that came to a child after the fork would not be."""
+    entries = _cut(pagemap.entries, wiped)
+    return Pagemap(pagemap.pages_id, tuple(e for e in entries if not _is_lazy(e, wiped)))
 
 
 def read_layout(snapshot: Snapshot) -> Layout:
     """The layout of what comes later. Raises what reading a snapshot does."""
-    names = sorted(name for name in snapshot.file_names() if name.startswith("pagemap-"))
     found = []
-    for name, content in snapshot.read_files(names).items():
+    files = snapshot.read_files(sorted(filter(_PARTS.match, snapshot.file_names())))
+    for name in (name for name in files if name.startswith("pagemap-")):
         kind, id = parse_pagemap_name(name)
-        entries = read_pagemap(content).entries
-        runs = [(entry.vaddr, entry.pages) for entry in entries if is_lazy(entry)]
         if kind == "task":
+            wiped = wiped_in(files, id)
+            entries = _cut(read_pagemap(files[name]).entries, wiped)
+            runs = [(entry.vaddr, entry.pages) for entry in entries if _is_lazy(entry, wiped)]
             found.append((kind, id, runs))
     return layout(found)
+
+
+def wiped_in(files: Mapping[str, bytes], task: int) -> list[int]:
+    """What children of a task find empty, by its images."""
+    name = f"mm-{task}.img"
+    return wiped_at_fork(files[name]) if name in files else []
+
+
+def _cut(entries: Iterable[PagemapEntry], edges: Sequence[int]) -> Iterator[PagemapEntry]:
+    for entry in entries:
+        end = entry.vaddr + entry.pages * PAGE
+        inner = edges[bisect_right(edges, entry.vaddr) : bisect_left(edges, end)]
+        for low, high in pairwise(sorted({entry.vaddr, *inner, end})):
+            yield PagemapEntry(low, (high - low) // PAGE, entry.flags)
+
+
+def _is_lazy(entry: PagemapEntry, edges: Sequence[int]) -> bool:
+    """Whether an entry's pages, which lie between two edges, may come later."""
+    is_wiped = bisect_right(edges, entry.vaddr) % 2 == 1
+    return entry.is_present and bool(entry.flags & _LAZY) and not is_wiped
 
 
 def read_working_set(snapshot: Snapshot, where: Layout) -> tuple[int, ...]:

@@ -15,7 +15,16 @@ from snapshot.filling import lazy, wire
 from snapshot.filling.journal import Journal, Record
 from snapshot.filling.territory import BLOCK, layout
 from snapshot.filling.uffd import Event, Message
-from snapshot.images import PAGE, Pagemap, PagemapEntry, pagemap_name, write_pagemap
+from snapshot.images import (
+    PAGE,
+    Pagemap,
+    PagemapEntry,
+    encode,
+    join,
+    pagemap_name,
+    read_pagemap,
+    write_pagemap,
+)
 from snapshot.reader import Snapshot
 from tests.builders.snapshots import key, repository, save
 from tests.fakes.stores import StoreInMemory
@@ -156,6 +165,25 @@ def test_what_criu_gets_is_complete_in_itself() -> None:
     left = lazy.eager_part(Pagemap(1, entries))
     assert left == Pagemap(1, (entries[0], entries[2], entries[3]))
     assert left.file_bytes() == 3 * PAGE
+
+
+def mappings(*wiped: tuple[int, int]) -> bytes:
+    """An `mm-N.img` with an ordinary mapping, and these, which children find empty."""
+    made = [encode([(1, 0, 0), (2, 0, 2**46), (9, 0, 1 << 16)])]
+    made += [encode([(1, 0, start), (2, 0, end), (9, 0, 1 << 18)]) for start, end in wiped]
+    return join(0x57492820, [encode([(1, 0, 0), *((14, 2, each) for each in made)])])
+
+
+def test_what_children_find_empty_does_not_come_later(tmp_path: Path) -> None:
+    """A page that comes to a child after its fork would be its parent's."""
+    middle = 2**20 + 10 * PAGE
+    mm = mappings((middle, middle + 3 * PAGE), (middle + 3 * PAGE, middle + 4 * PAGE))
+    where = lazy.read_layout(stored(tmp_path, {**pagemaps("task"), "mm-1.img": mm}))
+    assert where == layout([("task", 1, [(2**20, 10), (middle + 4 * PAGE, 26)])])
+    whole = read_pagemap(pagemaps("task")["pagemap-1.img"])
+    left = lazy.eager_part(whole, lazy.wiped_in({"mm-1.img": mm}, 1))
+    assert left.file_bytes() == 5 * PAGE
+    assert [each.vaddr for each in left.entries] == [PAGE, middle, middle + 3 * PAGE]
 
 
 def stored(folder: Path, files: Mapping[str, bytes]) -> Snapshot:
