@@ -27,6 +27,7 @@ from snapshot import (
     pageserver,
     pins,
     record,
+    remaps,
     sandbox,
     skeleton,
     trial,
@@ -141,6 +142,8 @@ class Checkpoint:
                         with self.steps.step("end"):
                             await self._end(dump)
             await asyncio.to_thread(pins.forget_others, self.spec, folder.name)
+            space = pins.Namespace(self.spec, mounts)
+            await asyncio.to_thread(remaps.take_away, about.pins, space)
             return stored
         finally:
             if not committed:

@@ -31,6 +31,7 @@ from snapshot import (
     proc,
     programs,
     record,
+    remaps,
     revision,
     sandbox,
     skeleton,
@@ -202,10 +203,12 @@ class Restore:
             if pin.held == "copy":
                 pins.put_back(pin, snapshot.read_file(record.copy_name(pin)), pin_folder)
         space = pins.Namespace(self.spec, mounts)
-        adaptation = pins.adapt(about.pins, space, pin_folder)
+        renewed = remaps.renew(about.pins, space, pin_folder, sandbox=self.spec.directory.name)
+        others = [pin for pin in about.pins if pin.id not in renewed]
+        adaptation = pins.adapt(others, space, pin_folder)
         content = revision.revised(_FILES, snapshot.read_file(_FILES))
         devices = _device_changes(content, about.devices, self.spec.devices)
-        content = images.change_regular_files(content, adaptation.changes | devices)
+        content = images.change_regular_files(content, adaptation.changes | devices | renewed)
         content, lost = watches.adapt(
             content, about.pins, adaptation.changes, lambda path: space.stat(path) is not None
         )

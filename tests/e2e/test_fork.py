@@ -38,8 +38,12 @@ import os, tempfile
 draft = tempfile.NamedTemporaryFile("w+", delete=False)
 draft.write("before the fork"); draft.flush()
 notes = open(os.path.expanduser("~/notes.txt"), "a"); notes.write("one line"); notes.flush()
+first, second = (os.path.expanduser(f"~/{name}") for name in ("first", "second"))
+deleted = open(first, "w+"); deleted.write("under no name"); deleted.flush()
+os.link(first, second); os.unlink(first)
 print(draft.name)
 """
+READ_DELETED = "deleted.seek(0); print(deleted.read())"
 WRITE_DRAFT = "_ = draft.write(', and left'); draft.flush(); print('written')"
 READ_DRAFT = "draft.seek(0); print(draft.read())"
 
@@ -104,6 +108,7 @@ async def test_two_forks_and_the_original_live_side_by_side(
     for server in servers:
         assert await run(alice, kernel_id, server, "print(word)") == word
         assert await run(alice, kernel_id, server, READ_DRAFT) == "before the fork"
+        assert await run(alice, kernel_id, server, READ_DELETED) == "under no name"
 
     # the same kernel id, and each its own kernel
     assert await count(alice, kernel_id, "left") == "1"
@@ -111,6 +116,7 @@ async def test_two_forks_and_the_original_live_side_by_side(
     assert await count(alice, kernel_id, "fork-1") == "1"
     await resume(alice)
     assert await count(alice, kernel_id, "") == "1"
+    assert await run(alice, kernel_id, "", READ_DELETED) == "under no name"
     assert await run(alice, kernel_id, "left", WRITE_DRAFT) == "written"
     assert await run(alice, kernel_id, "", READ_DRAFT) == "before the fork"
 
@@ -130,6 +136,8 @@ async def test_two_forks_and_the_original_live_side_by_side(
         stored = repository.current("alice", ids[server])
         assert stored is not None and stored.key.session == ids[server]
         assert stored.stored_bytes < stored.memory_bytes / 4, "the rest is shared"
+    home = two_gpus.state / "homes" / "alice"
+    assert not list(home.glob("link_remap*")), "what CRIU needs does not show"
     for server in everybody:
         await resume(alice, server=server)
         assert await run(alice, kernel_id, server, "print(word)") == word
