@@ -117,6 +117,11 @@ class SessionHost(Protocol):
         `NotReachable`."""
         ...
 
+    async def wait_news(self, workload_id: str, seen: Seen) -> None:
+        """Return when `observe` may show something else than `seen`, after a second at the latest.
+        Never raises."""
+        ...
+
     async def wait_end(self, workload_id: str) -> None:
         """Return once the supervisor has told its outcome or ended (at once if there is none)."""
         ...

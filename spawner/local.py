@@ -50,6 +50,8 @@ from spawner.supervisor.recovery import reference
 from spawner.supervisor.status import Status, read_status
 from spawner.warm import WarmSupervisors
 
+LOOK_SECONDS, NEWS_SECONDS = 0.02, 1.0
+
 
 @cache
 def site_of(path: str, changed: float) -> LocalSite:
@@ -138,6 +140,17 @@ class LocalHost:
             await client.ask(self._directory(workload_id), command, actor=actor, reason=reason)
         except (client.NotAnsweringError, client.RefusedError) as error:
             raise NotReachable(str(error)) from error
+
+    async def wait_news(self, workload_id: str, seen: Seen) -> None:
+        try:
+            async with asyncio.timeout(NEWS_SECONDS):
+                async for status in client.watch(self._directory(workload_id)):
+                    if status != seen.status:
+                        return
+        except (client.NotAnsweringError, client.RefusedError, TimeoutError):
+            pass
+        # It is not listening yet, or not any more.
+        await asyncio.sleep(LOOK_SECONDS)
 
     async def wait_end(self, workload_id: str) -> None:
         seen = self.observe(workload_id)

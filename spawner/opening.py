@@ -23,7 +23,6 @@ from spawner.steps import Step, next_step
 from spawner.supervisor.status import Outcome, Status
 
 LONG_POLL_SECONDS: Final = 5.0
-LOOK_SECONDS: Final = 0.05
 GIVE_BACK_SECONDS: Final = 10.0
 
 Clock = Callable[[], float]
@@ -244,7 +243,7 @@ class Opening:
                     f"The session did not answer within {ready_wait:.0f} s.",
                     "Try again; if it happens twice, its log tells why.",
                 )
-            await asyncio.sleep(LOOK_SECONDS)
+            await self._host.wait_news(workload_id, seen)
 
     async def give_back(self, *, actor: str, reason: str) -> None:
         """Undo what `run` has booked. Bounded; failures leave it to the scheduler's own checks

@@ -156,6 +156,9 @@ class ProcessHost:
             raise NotReachable("Nobody is there.")
         (self._dir(workload_id) / command).write_text(reason)
 
+    async def wait_news(self, workload_id: str, seen: Seen) -> None:
+        await asyncio.sleep(0.02)
+
     async def wait_end(self, workload_id: str) -> None:
         while self.observe(workload_id).supervisor_alive:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
