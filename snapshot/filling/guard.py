@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from snapshot import proc
@@ -56,8 +57,7 @@ def watch(sock: socket.socket) -> None:
                 (tree,) = descriptors
             case "restoring":
                 criu, pid_file = message["pid"], message["pid_file"]
-    for each in (tree,) if tree >= 0 else _roots(criu, pid_file):
-        end(each)
+    end([tree] if tree >= 0 else _roots(criu, pid_file))
 
 
 def _let_go(held: dict[int, int], number: int) -> None:
@@ -65,19 +65,25 @@ def _let_go(held: dict[int, int], number: int) -> None:
         os.close(descriptor)
 
 
-def end(tree: int) -> None:
-    """Kill the tree's first process (a pidfd), and with it its PID namespace; wait until it ended."""
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(tree, signal.SIGKILL)
-        select.select([tree], [], [])
+def end(handles: Sequence[int]) -> None:
+    """Kill processes (pidfds), and with the first one of a tree its PID namespace; wait until they
+    have ended. All are killed first: CRIU keeps what it traces from ending."""
+    for each in handles:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(each, signal.SIGKILL)
+    for each in handles:
+        waiting = select.poll()
+        waiting.register(each, select.POLLIN)
+        waiting.poll()
 
 
 def _roots(criu: int, pid_file: str) -> list[int]:
-    """Pidfds of the tree that a restore has made, or of CRIU and what it is making: the supervisor
-    ended before it could say which it is."""
+    """Pidfds of CRIU, of what it is making, and of the tree that it has made: the supervisor ended
+    before it could say which that is."""
     written = proc.read_text(pid_file).strip()
+    pids = [criu, *proc.children(criu)] if criu else []
     found = []
-    for pid in [int(written)] if written else [criu, *proc.children(criu)]:
+    for pid in [*pids, *([int(written)] if written.isdigit() else [])]:
         with contextlib.suppress(ProcessLookupError):
             found.append(os.pidfd_open(pid))
     return found

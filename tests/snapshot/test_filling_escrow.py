@@ -28,38 +28,12 @@ from snapshot.model import StoreSettings
 from snapshot.refusals import FillingLostError
 from snapshot.repository import open_repository
 from tests.builders.faulting import Program, running
+from tests.builders.filling import fillers, guards, kill
 from tests.builders.sandboxes import until
 from tests.builders.snapshots import key, save
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfds here need root")
 LAZY = 6
-
-
-def ours(module: str) -> list[int]:
-    """Children of this process that run such a module."""
-    return [
-        pid
-        for pid in proc.children(os.getpid())
-        if any(word.endswith(module) for word in _words(pid))
-    ]
-
-
-def _words(pid: int) -> list[str]:
-    return " ".join(proc.arguments(pid)).replace(";", " ").replace("()", "").split()
-
-
-def fillers() -> list[int]:
-    return ours("snapshot.filling")
-
-
-def guards() -> list[int]:
-    return ours("snapshot.filling.guard")
-
-
-async def kill(pids: list[int]) -> None:
-    (pid,) = pids
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: proc.stat(pid) is None, "it is gone")
 
 
 @dataclass
