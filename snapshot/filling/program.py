@@ -135,8 +135,11 @@ def _held(sock: socket.socket, count: int) -> list[Held]:
 
 
 def _keep(path: Path, content: bytes) -> None:
+    """Readable by root only: where programs have their memory is nobody else's business."""
     part = path.with_name(f".{path.name}")
-    part.write_bytes(content)
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
+        handle.write(content)
     part.rename(path)
 
 

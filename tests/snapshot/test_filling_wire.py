@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshot.filling import lazy, wire
+from snapshot.filling import lazy, program, wire
 from snapshot.filling.journal import Journal, Record
 from snapshot.filling.territory import BLOCK, layout
 from snapshot.filling.uffd import Event, Message
@@ -227,3 +227,12 @@ def test_a_working_set_is_bounded_and_forgets_the_oldest() -> None:
     kept = json.loads(lazy.write_working_set(where, new, [0, 1]))
     assert len(kept) == lazy.MOST_BLOCKS
     assert [1, 2**20] not in kept
+
+
+def test_a_working_set_is_for_root_only(tmp_path: Path) -> None:
+    """It says where programs have their memory."""
+    place = tmp_path / "working-set.json"
+    for content in (b"[]", b"[[1, 4096]]"):
+        program._keep(place, content)
+        assert place.read_bytes() == content
+        assert place.stat().st_mode & 0o777 == 0o600
