@@ -206,6 +206,7 @@ class Filler:
             case "hold":
                 self.hold(Held(message["number"], message["task"], descriptors[0]))
             case "go":
+                self._refuse_gaps()
                 self._began = time.monotonic()
                 for family in self._families.values():
                     family.is_settled = True
@@ -218,6 +219,13 @@ class Filler:
             case "stop":
                 return False
         return True
+
+    def _refuse_gaps(self) -> None:
+        """A task whose memory we cannot reach would read zeros: the tree has to be ended."""
+        missing = self._families.keys() - {held.task for held in self._held.values()}
+        if missing:
+            with self._journal.reading():
+                raise TornError(f"CRIU gave no userfaultfd of {sorted(missing)}")
 
     def _meet_guard(self, descriptor: int) -> None:
         """The guard has a successor, who may not know the newest forks."""

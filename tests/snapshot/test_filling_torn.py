@@ -63,6 +63,27 @@ def test_a_filler_that_lost_an_event_puts_nothing_anywhere(filler: Filler) -> No
         filler.run()
 
 
+def test_a_task_that_nobody_can_reach_ends_the_filling(tmp_path: Path) -> None:
+    """It would read zeros when all others have their memory."""
+    memory = {("task", n): [(START, b"x" * PAGE)] for n in (1, 2)}
+    made = repository(StoreInMemory(), tmp_path)
+    snapshot = made.open(save(made, key(), memory).manifest)
+    where = layout([("task", n, [(START, 1)]) for n in (1, 2)])
+    (near, far), guard, journal = wire.pair(), wire.pair(), Journal.create()
+    filler = Filler(FillOrder(where, tmp_path), snapshot, journal, Links(far, guard[0]))
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    filler.hold(Held(0, 2, reading))
+    wire.send(near, {"is": "go"})
+    with pytest.raises(TornError, match=r"\[1\]"):
+        filler.run()
+    assert journal.is_torn
+    journal.close()
+    for sock in (near, far, *guard):
+        sock.close()
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+
+
 def test_a_journal_that_failed_is_torn_for_ever() -> None:
     journal = JournalWithoutRoom.create()
     with pytest.raises(OSError, match="no room"), journal.reading():
