@@ -33,7 +33,9 @@ PTRACE_EVENT_STOP: Final = 128
 WAIT_FOR_ALL_KINDS: Final = 0x40000000  # __WALL: also threads of others
 
 STOP_SECONDS: Final = 3.0
-"""How long one program may take to stop. CRIU gives all of them ten seconds."""
+"""How long one thread may take to stop."""
+ALL_SECONDS: Final = 10.0
+"""How long all of them may take together, as with CRIU: meanwhile the rest stands still."""
 PASSES: Final = 20
 LOOK_SECONDS: Final = 0.0005
 
@@ -65,6 +67,7 @@ class _Grip:
     seized: set[int] = field(default_factory=set)
     held: dict[int, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    until: float = field(default_factory=lambda: time.monotonic() + ALL_SECONDS)
 
     def seize(self, thread: int) -> None:
         """Attach to a thread, which runs on, or note why that cannot be."""
@@ -88,7 +91,7 @@ class _Grip:
         return tuple(dict.fromkeys(_blocker(*each) for each in self.refused.items()))
 
     def _await(self, thread: int) -> None:
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = min(time.monotonic() + STOP_SECONDS, self.until)
         while True:
             with contextlib.suppress(ChildProcessError):
                 found, status = os.waitpid(thread, os.WNOHANG | WAIT_FOR_ALL_KINDS)

@@ -200,3 +200,27 @@ async def test_looking_interrupts_nothing_and_stopping_does(box: Box) -> None:
     assert "interrupted" not in box.output()
     await asyncio.to_thread(trial.try_freeze, box.process)
     await box.says("interrupted")
+
+
+HANGING = """
+os.mkfifo("/tmp/nobody-writes")
+waits = [(os.POSIX_SPAWN_OPEN, 0, "/tmp/nobody-writes", os.O_RDONLY, 0)]
+for _ in range(6):
+    if os.fork() == 0:
+        os.posix_spawn("/bin/true", ["true"], {}, file_actions=waits)
+"""
+"""Six that wait for a child in a way that only killing ends."""
+
+
+async def test_many_that_hang_do_not_keep_the_rest_standing(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take its time, and all of them together no more than that."""
+    await start(box, HANGING)
+    await until(lambda: states(box).count("D") == 6, "they hang")
+    for name in ("STOP_SECONDS", "ALL_SECONDS"):
+        monkeypatch.setattr(stopping, name, 1.0)
+    stopped, _ = await asyncio.to_thread(stopping.while_stopped, box.process, lambda: None)
+    assert stopped.blockers
+    assert stopped.seconds < 4
+    await goes_on(box)
