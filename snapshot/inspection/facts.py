@@ -106,10 +106,12 @@ class IdMaps:
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
     """A whole tree. `private_bytes` is memory of single processes, `shared_bytes` what they share (an
-    upper bound); `outside` counts connections that lead out of the tree."""
+    upper bound); `outside` counts connections that lead out of the tree; `is_cut`: it holds more than
+    was looked at."""
 
     processes: tuple[ProcessFacts, ...]
     ids: IdMaps
     private_bytes: int = 0
     shared_bytes: int = 0
     outside: int = 0
+    is_cut: bool = False

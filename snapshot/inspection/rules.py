@@ -258,6 +258,9 @@ def lacking(capabilities: tuple[str, ...]) -> Blocker:
 
 
 def _all(tree: TreeFacts, setting: Setting) -> Iterator[Blocker]:
+    if tree.is_cut:
+        what = "its programs have more files open than can be looked at"
+        yield Blocker(tree.processes[0].pid, "session", what, "Close some, or end a program.")
     for process in tree.processes:
         yield from _of_process(process)
         for held in process.held:

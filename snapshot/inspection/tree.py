@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from itertools import chain, islice
 
 from snapshot import proc
 from snapshot.inspection import connections, mounts
 from snapshot.inspection.descriptors import Surroundings, held_by
-from snapshot.inspection.facts import Held, IdMaps, ProcessFacts, TreeFacts
+from snapshot.inspection.facts import IdMaps, ProcessFacts, TreeFacts
 from snapshot.inspection.mappings import Mapped
 from snapshot.inspection.unix_sockets import UnixSocket, unix_sockets
 from snapshot.model import Process
@@ -18,6 +19,10 @@ _log = logging.getLogger(__name__)
 
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
 """Without one of these neither we nor CRIU can look into a tree of another account."""
+
+MOST_HELD = 200_000
+"""Of descriptors and mapped files of a tree: they are all in our memory at once, and a few programs
+inside can have a million each."""
 
 _OF_SESSION = {"user": "user", "pid": "pid_for_children", "time": "time_for_children"}
 
@@ -43,7 +48,7 @@ def read(first: Process) -> TreeFacts | None:
     inet = connections.read(first.pid)
     around = _surroundings(first, processes, inet)
     mapped = Mapped(around)
-    found = tuple(_process(each.pid, around, mapped) for each in processes)
+    found = tuple(_up_to(MOST_HELD, (_process(each.pid, around, mapped) for each in processes)))
     private, shared = _memory(first, processes)
     sockets = frozenset(held.socket for process in found for held in process.held)
     return TreeFacts(
@@ -52,7 +57,18 @@ def read(first: Process) -> TreeFacts | None:
         private_bytes=private,
         shared_bytes=shared,
         outside=connections.leading_out(inet, sockets),
+        is_cut=sum(len(process.held) for process in found) > MOST_HELD,
     )
+
+
+def _up_to(most: int, processes: Iterable[ProcessFacts]) -> Iterable[ProcessFacts]:
+    """Processes until they hold more than `most` together."""
+    held = 0
+    for process in processes:
+        yield process
+        held += len(process.held)
+        if held > most:
+            return
 
 
 def _surroundings(
@@ -128,7 +144,7 @@ def inner_pid(status: str) -> int:
 
 def _process(pid: int, around: Surroundings, mapped: Mapped) -> ProcessFacts:
     status = proc.read_text(f"/proc/{pid}/status")
-    held: tuple[Held, ...] = (*held_by(pid, around), *mapped.by(pid))
+    held = tuple(islice(chain(held_by(pid, around), mapped.by(pid)), MOST_HELD + 1))
     return ProcessFacts(
         pid=inner_pid(status),
         command=proc.command(pid),

@@ -261,3 +261,14 @@ def test_capabilities_that_are_missing() -> None:
 def test_every_device_and_handle_has_words() -> None:
     assert words.device_words("/dev/snd/pcm0") == "sound (/dev/snd/pcm0)"
     assert words.handle_of("anon_inode:bpf-map") == words.handle_of("anon_inode:[bpf-map]")
+
+
+def test_a_tree_that_holds_too_much_is_looked_at_as_far_as_there_is_room() -> None:
+    """What programs inside have open must not fill the memory of whoever looks."""
+    one = ProcessFacts(7, "python train.py", held=(handle("[eventfd]"),) * 3)
+    assert list(tree._up_to(5, iter([one] * 9))) == [one] * 2
+    assert list(tree._up_to(6, iter([one] * 2))) == [one] * 2
+    cut = rules.judge(TreeFacts((one,), IDS, is_cut=True), ghost_bytes=GIB)
+    assert [blocker.what for blocker in cut] == [
+        "its programs have more files open than can be looked at"
+    ]
