@@ -102,6 +102,27 @@ async def test_a_session_is_suspended_resumed_and_discarded_by_hand(people: list
     await expect(page.locator("#hubernate-none")).to_be_visible(timeout=PATIENT)
 
 
+async def test_fork_asks_for_a_name_and_opens_a_second_session(people: list[Person]) -> None:
+    ada, _ = people
+    page = ada.page
+    await ada.choose("cpu")
+    await until(lambda: ada.hub.is_ready(ada.name))
+    await ada.home()
+    rows = page.locator("#hubernate-sessions li")
+    await ada.press("Suspend now: Your server")
+    await expect(rows).to_contain_text("is suspended; your work is safe", timeout=PATIENT)
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    await ada.press("Fork: Your server")
+    await expect(rows).to_have_count(1)
+    page.once("dialog", lambda dialog: dialog.accept("second"))
+    await ada.press("Fork: Your server")
+    await until(lambda: ada.hub.is_ready(ada.name, "second"))
+    await ada.home()
+    await expect(rows).to_have_count(2, timeout=PATIENT)
+    await expect(page.locator("li[data-server=second]")).to_contain_text("is running")
+    await expect(page.locator("li[data-server='']")).to_contain_text("is suspended")
+
+
 async def test_the_keyboards_place_survives_the_refresh(people: list[Person]) -> None:
     ada, _ = people
     await ada.choose("cpu")
