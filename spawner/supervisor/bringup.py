@@ -36,15 +36,15 @@ async def start(context: Context) -> None:
 
 
 async def resume(context: Context) -> None:
-    """Restore the order's snapshot and join it to the network. Raises `MachineError`, nothing
-    left."""
+    """Restore the snapshot that the status names, and join it to the network. Raises `MachineError`,
+    nothing left."""
     _describe(context, 0)
     announce(context, seconds=None)
     inside.tell_identity(context.sandbox, epoch=context.order.epoch)
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
-        thawed = await context.machine.thaw(context.order.snapshot, context.sandbox)
+        thawed = await context.machine.thaw(context.board.status.snapshot, context.sandbox)
         context.process, context.filling = thawed.process, thawed.filling
         steps = {**thawed.timings, "thaw": loop.time() - began}
         context.board.update(sandbox=thawed.process, notes=thawed.notes, steps=steps)
@@ -62,8 +62,7 @@ async def adopt(context: Context, earlier: Status | None) -> bool:
     preferred = earlier.host_port if earlier else 0
     _describe(context, preferred)
     process = context.process = earlier.sandbox if earlier else None
-    manifest = context.order.snapshot or (earlier.snapshot if earlier else "")
-    context.filling = await context.machine.filling(manifest, context.sandbox)
+    context.filling = await context.machine.filling(context.board.status.snapshot, context.sandbox)
     if process is None or not context.machine.is_alive(process):
         return False
     if halted := _halted_by(earlier):

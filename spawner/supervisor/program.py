@@ -74,7 +74,8 @@ def _first_status(order: SupervisorOrder, earlier: Status | None) -> Status:
         phase=earlier.phase if adopts and earlier else bringup.phase_of(order.mode).value,
         supervisor=proc.identify(os.getpid()),
         sandbox=earlier.sandbox if adopts and earlier else None,
-        snapshot=order.snapshot,
+        # the order of an adoption does not say from what the tree came back
+        snapshot=order.snapshot or (earlier.snapshot if adopts and earlier else ""),
         facts=dict(order.facts),
     )
 

@@ -8,11 +8,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from snapshot.inspection.verdict import Verdict
-from snapshot.model import Blocker, Filling, Process, SandboxSpec, SnapshotKey, Stored, Thawed
+from snapshot.model import (
+    Blocker,
+    Filling,
+    Process,
+    Progress,
+    SandboxSpec,
+    SnapshotKey,
+    Stored,
+    Thawed,
+)
+from snapshot.refusals import FillingLostError
 from spawner.supervisor.machine import (
+    MemoryLostError,
     NotFreezableError,
     NotResumedError,
     NotStartedError,
@@ -243,3 +254,61 @@ class MachineThatCrashesAfterTheCommit(WorkingMachine):
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
         await super().freeze(process, spec, key)
         raise NotFreezableError("The suspend failed: a bug.")
+
+
+class ArrivingMemory:
+    """A filling that goes on until the test says how it ends."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(1000, 4000)
+        self.is_closed = False
+        self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def arrives(self) -> None:
+        self._outcome.set_result(None)
+
+    def is_lost(self) -> None:
+        self._outcome.set_exception(FillingLostError("The filler ended at the wrong moment."))
+
+    async def until_filled(self) -> None:
+        await asyncio.shield(self._outcome)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class MachineWhoseMemoryArrivesLater(WorkingMachine):
+    """Trees come back before their memory does; `fillings` are those of its resumes and adoptions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fillings: list[ArrivingMemory] = []
+        self.thawed_from: list[str] = []
+
+    async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
+        self.thawed_from.append(manifest)
+        thawed = await super().thaw(manifest, spec)
+        self.fillings.append(ArrivingMemory())
+        return replace(thawed, filling=self.fillings[-1])
+
+    async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
+        assert all(filling.is_closed for filling in self.fillings), "its memory is incomplete"
+        return await super().freeze(process, spec, key)
+
+    async def filling(self, manifest: str, spec: SandboxSpec) -> Filling | None:
+        if not self.fillings or self.fillings[-1].is_closed:
+            return None
+        self.fillings.append(ArrivingMemory())
+        return self.fillings[-1]
+
+
+class MachineThatLosesTheMemoryWithItsSupervisor(MachineWhoseMemoryArrivesLater):
+    """A successor finds nobody who could go on filling, once."""
+
+    loses = 1
+
+    async def filling(self, manifest: str, spec: SandboxSpec) -> Filling | None:
+        if self.fillings and self.loses:
+            self.loses -= 1
+            raise MemoryLostError("The programs that brought the session's memory are gone.")
+        return await super().filling(manifest, spec)
