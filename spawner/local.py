@@ -316,6 +316,8 @@ SINGLEUSER_ARGUMENTS = (
     # kernels and server speak over UNIX sockets: nothing of that is lost with a network
     "--KernelManager.transport=ipc",
     "--ServerApp.jpserver_extensions={'spawner.extension': True}",
+    # a log-in shell would begin with Debian's PATH, on which the session's own python is not
+    "--ServerApp.terminado_settings={'shell_command': ['/bin/bash']}",
     # who is idle is judged outside; these compare clocks, and would end a session that comes back
     "--MappingKernelManager.cull_idle_timeout=0",
     "--TerminalManager.cull_inactive_timeout=0",

@@ -22,6 +22,7 @@ from tornado.websocket import websocket_connect
 
 from spawner.extension_activity import InputWatch
 from spawner.extension_page import HOOK, UNWANTED, quieten
+from spawner.local import SINGLEUSER_ARGUMENTS
 from spawner.supervisor import inner
 from spawner.supervisor.signals import InnerReport, KernelState
 from tests.builders.jupyter import TOKEN, Server
@@ -156,6 +157,24 @@ async def test_kernels_input_and_terminals_are_told(tmp_path: Path) -> None:
         await type_into_terminal(s.server, name, "sleep 1000\r")
         running = await s.hears(lambda r: r.terminals and r.terminals[0].foreground is True)
         assert (running.last_input or 0) > (typed.last_input or 0)
+
+
+async def test_terminals_find_what_the_session_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log-in shell would begin with the PATH of the machine's /etc/profile."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    monkeypatch.setenv("PATH", f"{mine}:{os.environ['PATH']}")
+    shells = [word for word in SINGLEUSER_ARGUMENTS if "terminado" in word]
+    async with session(tmp_path, *shells) as s:
+        name = (await s.server.call("POST", "api/terminals"))["name"]
+        keys = (
+            f"sleep 0; echo $PATH > {tmp_path}/told.new; mv {tmp_path}/told.new {tmp_path}/told\r"
+        )
+        await type_into_terminal(s.server, name, keys)
+        await until((tmp_path / "told").exists, 20)
+        assert (tmp_path / "told").read_text().startswith(f"{mine}:")
 
 
 def text(content: str) -> dict[str, str]:
