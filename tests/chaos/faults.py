@@ -40,10 +40,10 @@ def supervisors(folder: Path) -> list[int]:
 
 
 def crius(folder: Path) -> list[int]:
-    """The CRIU that dumps or restores for the session."""
-    return [
-        pid for pid, words in _named("/criu") if any(str(folder) in w for w in words) and pid != 1
-    ]
+    """The CRIU that dumps or restores for the session, but not what it has forked: that is left
+    half-built."""
+    found = {pid for pid, words in _named("/criu") if any(str(folder) in word for word in words)}
+    return [pid for pid in found if (stat := proc.stat(pid)) and stat.parent not in found]
 
 
 def fillers(folder: Path) -> list[int]:

@@ -106,17 +106,19 @@ QUIET: Final = (Step(Move.SUSPEND), Step(Move.RESUME), Step(Move.COMPUTE))
 """How each play ends: after all that, a session can still do everything."""
 
 
-def plan(seed: int, number: int) -> Plan:
-    """The round of that number."""
+def plan(seed: int, number: int, *, cycles: int = CYCLES) -> Plan:
+    """The round of that number, in which each session is suspended and resumed so often before
+    everything is quiet."""
     random = Random(f"{seed}/{number}")
     plays = tuple(
-        Play(user, random.randint(*MEGABYTES) * 10**6, (*_steps(random), *QUIET)) for user in USERS
+        Play(user, random.randint(*MEGABYTES) * 10**6, (*_steps(random, cycles), *QUIET))
+        for user in USERS
     )
-    return Plan(f"{seed}/{number}", plays, job_delay=random.uniform(0, 60))
+    return Plan(f"{seed}/{number}", plays, job_delay=random.uniform(0, 30 * cycles))
 
 
-def _steps(random: Random) -> list[Step]:
-    return [Step(move, _strikes(random, move)) for _ in range(CYCLES) for move in CYCLE]
+def _steps(random: Random, cycles: int) -> list[Step]:
+    return [Step(move, _strikes(random, move)) for _ in range(cycles) for move in CYCLE]
 
 
 def _strikes(random: Random, move: Move) -> tuple[Strike, ...]:
