@@ -96,6 +96,7 @@ def scheduler_traits(settings: LocalSettings, secret_files: SecretFiles) -> dict
         "virtual_gpu_folder": str(folder.vgpu),
         "run_folder": str(folder.run),
         "job_request_folder": str(folder.scheduler / "requests"),
+        "facts_command": ["{python}", "-P", "-m", "hub_config.node_facts"],
         "job_command": [
             *("{python}", "-P", "-m", "spawner.launch_job"),
             *("--site", str(folder.site_file), "--request", "{request}"),

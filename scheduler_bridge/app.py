@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Bool, Dict, Float, Integer, List, Unicode, validate
 from traitlets.config import Application, catch_config_error
 
+from scheduler_bridge.agent.facts import read_facts
 from scheduler_bridge.agent.inventory import (
     MAX_VIRTUAL_GPUS,
     ensure_device_files,
@@ -97,6 +99,12 @@ class SchedulerService(Application):
         help="Number of virtual GPUs; they compute nothing. -1: those that the driver knows.",
     ).tag(config=True)
     virtual_gpu_folder = Unicode("", help="Folder of the virtual GPUs' files.").tag(config=True)
+    facts_command = List(
+        Unicode(),
+        help="Argument vector of a program that prints what this machine is, in the words of "
+        "snapshots, as one JSON object; {python} is replaced. Asked at the start and every 5 minutes. "
+        "Empty: a session may be placed where it is then refused.",
+    ).tag(config=True)
     job_command = List(
         Unicode(),
         help="Argument vector that starts a job's supervisor; {python} and {request} are replaced.",
@@ -233,6 +241,7 @@ class SchedulerService(Application):
         cluster = LocalCluster(
             LocalSettings(tuple(self.job_command), self.job_request_folder, self.run_folder)
         )
+        await self._learn(scheduler)
         gateway = self._gateway(scheduler)
         metrics = Metrics(books)
         runner = Runner(
@@ -240,6 +249,7 @@ class SchedulerService(Application):
             steward=Steward(scheduler, cluster),
             gateway=gateway,
             observe=metrics.cycles.observe,
+            refresh=lambda: self._learn(scheduler),
         )
         users = HubUsers(self.hub_api_url)
         app = create_service(
@@ -265,6 +275,13 @@ class SchedulerService(Application):
             await users.aclose()
             if gateway is not None:
                 await gateway.aclose()
+
+    async def _learn(self, scheduler: Scheduler) -> None:
+        """Take over what this machine is, if it can be told."""
+        argv = [part.replace("{python}", sys.executable) for part in self.facts_command]
+        facts = await read_facts(argv)
+        if facts is not None:
+            scheduler.learn(scheduler.books.nodes[0].name, facts)
 
     def _gateway(self, scheduler: Scheduler) -> HubGateway | None:
         if not (self.hub_api_url and self.hub_token_file):

@@ -18,6 +18,7 @@ class Nvml(Protocol):
 
     def nvmlInit(self) -> None: ...  # noqa: N802
     def nvmlShutdown(self) -> None: ...  # noqa: N802
+    def nvmlSystemGetDriverVersion(self) -> Any: ...  # noqa: N802
     def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: N802
     def nvmlDeviceGetUUID(self, handle: Any) -> Any: ...  # noqa: N802
@@ -49,6 +50,23 @@ def read_inventory(*, node: str, nvml: Nvml | None = None) -> Inventory:
         return _read(library, node)
     except library.NVMLError as error:
         return Inventory(problems=(f"The driver does not list its GPUs: {error}.",), driver=True)
+    finally:
+        _shut_down(library)
+
+
+def driver_version(*, nvml: Nvml | None = None) -> str:
+    """The driver's version now; empty if none answers."""
+    library = nvml or _load()
+    if library is None:
+        return ""
+    try:
+        library.nvmlInit()
+    except library.NVMLError:
+        return ""
+    try:
+        return known_text(library.nvmlSystemGetDriverVersion()) or ""
+    except library.NVMLError:
+        return ""
     finally:
         _shut_down(library)
 

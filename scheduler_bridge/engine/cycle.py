@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.fitting import node_state, pending
 from scheduler_bridge.engine.moves import want
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.engine.timers import protected_until, retry_at
 from scheduler_bridge.model.phases import HOLDS_LEASE, Desired, Kind, Phase
-from scheduler_bridge.model.workload import Idleness, Workload
+from scheduler_bridge.model.workload import Forecast, Idleness, Workload
 from scheduler_bridge.policy.planner import plan
 from scheduler_bridge.policy.values import (
     FleetState,
-    NodeState,
     Pending,
     Placement,
     Plan,
@@ -22,7 +23,7 @@ from scheduler_bridge.policy.values import (
     Running,
     WaitReason,
 )
-from scheduler_bridge.policy.wording import preemption_sentence, wait_sentence
+from scheduler_bridge.policy.wording import preemption_sentence, wait_remedy, wait_sentence
 
 _ACTOR = "scheduler"
 _YIELDS = frozenset({Phase.RUNNING})
@@ -32,7 +33,45 @@ def run_cycle(books: Books, settings: Settings, failed_suspends: Mapping[str, fl
     """One pass over the whole queue. `failed_suspends`: when a workload last failed to yield."""
     now = books.clock.now()
     heads = [w for w in books.workloads.values() if w.phase is Phase.QUEUED]
-    decided = plan(
+    decided = _decide(books, settings, failed_suspends, heads, now)
+    for placement in decided.placements:
+        _place(books, settings, placement)
+    _preempt(books, decided)
+    books.annotate(
+        {wait.id: (wait, wait_sentence(wait.reason, wait.evidence)) for wait in decided.waits}
+    )
+    return decided
+
+
+def forecast(
+    books: Books, settings: Settings, failed_suspends: Mapping[str, float], workload: Workload
+) -> Forecast:
+    """What the next pass would decide if this suspended session were asked to run now. Changes
+    nothing."""
+    now = books.clock.now()
+    heads = [w for w in books.workloads.values() if w.phase is Phase.QUEUED]
+    asked = replace(workload, phase=Phase.QUEUED, phase_since=now, attempt=0, last_error="")
+    decided = _decide(books, settings, failed_suspends, [*heads, asked], now)
+    wait = next((wait for wait in decided.waits if wait.id == workload.id), None)
+    if wait is None:
+        return Forecast(now=True)
+    return Forecast(
+        now=False,
+        possible=wait.reason is not WaitReason.NO_NODE_FITS,
+        reason=wait.reason.value,
+        text=wait_sentence(wait.reason, wait.evidence),
+        remedy=wait_remedy(wait.reason),
+    )
+
+
+def _decide(
+    books: Books,
+    settings: Settings,
+    failed_suspends: Mapping[str, float],
+    heads: Iterable[Workload],
+    now: float,
+) -> Plan:
+    return plan(
         _fleet(books),
         [_pending(books, workload, settings, now) for workload in heads],
         [
@@ -43,21 +82,10 @@ def run_cycle(books: Books, settings: Settings, failed_suspends: Mapping[str, fl
         _rules(books, settings),
         now,
     )
-    for placement in decided.placements:
-        _place(books, settings, placement)
-    _preempt(books, decided)
-    books.annotate(
-        {wait.id: (wait, wait_sentence(wait.reason, wait.evidence)) for wait in decided.waits}
-    )
-    return decided
 
 
 def _fleet(books: Books) -> FleetState:
-    nodes = tuple(
-        NodeState(node.name, tuple(gpu.uuid for gpu in node.gpus), node.ready)
-        for node in books.nodes
-    )
-    return FleetState(nodes, books.holders(), books.earmarks)
+    return FleetState(tuple(map(node_state, books.nodes)), books.holders(), books.earmarks)
 
 
 def _rules(books: Books, settings: Settings) -> Rules:
@@ -71,22 +99,12 @@ def _rules(books: Books, settings: Settings) -> Rules:
 
 
 def _pending(books: Books, workload: Workload, settings: Settings, now: float) -> Pending:
-    spec = workload.spec
     blocked = None
     if books.lingering(workload.id):
         blocked = WaitReason.STILL_LEAVING
     elif retry_at(workload, settings) > now:
         blocked = WaitReason.RETRY_LATER
-    return Pending(
-        id=workload.id,
-        team=spec.team,
-        gpus=spec.gpus,
-        nodes=spec.nodes,
-        priority=int(spec.priority),
-        since=workload.phase_since,
-        returning=spec.kind is Kind.SESSION and workload.snapshot is not None,
-        blocked=blocked,
-    )
+    return replace(pending(workload), blocked=blocked)
 
 
 def _running(

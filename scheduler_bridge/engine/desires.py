@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scheduler_bridge.engine.books import Draft
+from scheduler_bridge.engine.fitting import refuse_if_nowhere
 from scheduler_bridge.engine.moves import want
 from scheduler_bridge.errors import Conflict, Refused
 from scheduler_bridge.model.phases import TERMINAL, Desired, Kind, Phase, is_legal
@@ -34,6 +35,7 @@ def desire(
 
 def _run_session(draft: Draft, workload: Workload, actor: str, reason: str) -> Workload:
     if workload.phase is Phase.SUSPENDED:
+        refuse_if_nowhere(workload, draft.books.nodes)
         return draft.move(
             workload, Phase.QUEUED, cause=reason, actor=actor, attempt=0, last_error="", remedy=""
         )

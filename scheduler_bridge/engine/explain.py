@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.model.phases import Desired, Phase
-from scheduler_bridge.model.workload import Explanation, Workload
+from scheduler_bridge.model.workload import Explanation, Forecast, Workload
 from scheduler_bridge.policy.wording import gpus, wait_remedy, wait_sentence
 
 _TEXTS: Final[dict[Phase, str]] = {
@@ -29,8 +29,8 @@ _TEXTS: Final[dict[Phase, str]] = {
 }
 
 
-def explain(books: Books, workload: Workload) -> Explanation:
-    """One dominant reason."""
+def explain(books: Books, workload: Workload, resume: Forecast | None = None) -> Explanation:
+    """One dominant reason. `resume`: what would come of a resume now, of a suspended session."""
     if workload.phase is Phase.QUEUED and (wait := books.waits.get(workload.id)):
         return Explanation(
             workload.id,
@@ -42,13 +42,14 @@ def explain(books: Books, workload: Workload) -> Explanation:
     return Explanation(
         workload.id,
         workload.phase.value,
-        _text(workload),
+        _text(workload, resume),
         _evidence(books, workload),
-        workload.remedy,
+        workload.remedy or (resume.remedy if resume and not resume.possible else ""),
+        resume,
     )
 
 
-def _text(workload: Workload) -> str:
+def _text(workload: Workload, resume: Forecast | None) -> str:
     parts = [_TEXTS[workload.phase]]
     if workload.lease is not None and workload.lease.gpus:
         parts.append(f"It holds {gpus(len(workload.lease.gpus))}.")
@@ -59,7 +60,13 @@ def _text(workload: Workload) -> str:
         )
     if workload.last_error:
         parts.append(_sentence(workload.last_error))
+    if resume is not None:
+        parts.append("It would resume now." if resume.now else f"Resumed now, {_later(resume)}")
     return " ".join(parts)
+
+
+def _later(resume: Forecast) -> str:
+    return f"it would wait: {resume.text}" if resume.possible else f"it could not: {resume.text}"
 
 
 def _sentence(text: str) -> str:

@@ -18,6 +18,9 @@ _log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 2.0
 """How often processes are looked at when nothing else happens."""
 
+REFRESH_SECONDS: Final = 300.0
+"""How often is asked again what the machine is: programs may have been replaced."""
+
 BURST_SECONDS: Final = 0.01
 """Changes that come together cost one planning pass."""
 
@@ -25,7 +28,8 @@ BURST_SECONDS: Final = 0.01
 class Runner:
     """Start it inside the event loop that serves; `stop` ends every task. A step that fails is
     logged and done again at its next time: one bad workload must not end the others' service.
-    `observe` is told how long each planning pass took, in seconds."""
+    `observe` is told how long each planning pass took, in seconds; `refresh` renews what is known of
+    the machine."""
 
     def __init__(
         self,
@@ -34,11 +38,13 @@ class Runner:
         steward: Steward | None = None,
         gateway: HubGateway | None = None,
         observe: Callable[[float], object] = lambda _seconds: None,
+        refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._steward = steward
         self._gateway = gateway
         self._observe = observe
+        self._refresh = refresh
         self._plan_now = asyncio.Event()
         self._look_now = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -55,6 +61,9 @@ class Runner:
             self._tasks.append(asyncio.create_task(self._look(self._steward), name="steward"))
         if self._gateway is not None:
             self._tasks.append(asyncio.create_task(self._call_hub(self._gateway), name="hub"))
+        if self._refresh is not None:
+            again = asyncio.create_task(self._keep_fresh(self._refresh), name="facts")
+            self._tasks.append(again)
 
     async def stop(self) -> None:
         """End every task. What they had not done is seen again at the next start."""
@@ -90,6 +99,11 @@ class Runner:
             due = self._seconds_to(gateway.next_due())
             await asyncio.sleep(min(max(due, 0.5), LOOK_SECONDS))
             await self._guard(gateway.step)
+
+    async def _keep_fresh(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            await self._guard(refresh)
 
     def _seconds_to(self, due: float | None) -> float:
         if due is None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from scheduler_bridge.engine import desires, holders, timers
 from scheduler_bridge.engine.admission import check
 from scheduler_bridge.engine.books import EVENTS_BELL, Books
-from scheduler_bridge.engine.cycle import run_cycle
+from scheduler_bridge.engine.cycle import forecast, run_cycle
 from scheduler_bridge.engine.explain import explain
 from scheduler_bridge.engine.holders import Standing
 from scheduler_bridge.engine.moves import Told, move_by_holder
@@ -297,7 +297,21 @@ class Scheduler:
 
     def why(self, workload_id: str) -> Explanation:
         """Why it waits, runs, or ended."""
-        return explain(self.books, self.get(workload_id))
+        workload = self.get(workload_id)
+        resume = None
+        if workload.phase is Phase.SUSPENDED:
+            resume = forecast(self.books, self.settings, self._failed_suspends, workload)
+        return explain(self.books, workload, resume)
+
+    def learn(self, node: str, facts: Mapping[str, str]) -> None:
+        """Take over what a machine is now."""
+        nodes = tuple(
+            replace(known, facts=dict(facts)) if known.name == node else known
+            for known in self.books.nodes
+        )
+        if nodes != self.books.nodes:
+            self.books.nodes = nodes
+            self.wake()
 
     def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:
         """Set or end a pause."""

@@ -231,11 +231,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine of the fleet."""
+    """One machine of the fleet. `facts` have the names of a snapshot's `constraints` and say what the
+    machine has of them."""
 
     name: str
     gpus: tuple[Gpu, ...]
     ready: bool = True
+    facts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +267,25 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """Whether a suspended session would get a place at once, and if not, why: the planner's reason
+    and a sentence. `possible` is false where no machine of the fleet can ever bring it back."""
+
+    now: bool
+    possible: bool = True
+    reason: str = ""
+    text: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a workload is where it is: one dominant reason, evidence, and what would change it."""
+    """Why a workload is where it is: one dominant reason, evidence, and what would change it. For
+    a suspended session `resume` tells what would come of a resume now."""
 
     workload_id: WorkloadId
     reason: str
     text: str
     evidence: dict[str, Any] = field(default_factory=dict)
     remedy: str = ""
+    resume: Forecast | None = None

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from scheduler_bridge.policy.demands import Lack, gpus_wanted, lacking
 from scheduler_bridge.policy.ordering import Queue
 from scheduler_bridge.policy.placement import could_ever_fit, fit
 from scheduler_bridge.policy.preemption import candidates, choose_victims
 from scheduler_bridge.policy.values import (
     Assignment,
     FleetState,
+    NodeState,
     Pending,
     Placement,
     Plan,
@@ -41,6 +44,17 @@ def plan(
     while queue:
         desk.decide(queue.pop(desk.used))
     return Plan(tuple(desk.placements), tuple(desk.preemptions), tuple(desk.waits), desk.earmarks)
+
+
+def never_fits(item: Pending, nodes: Iterable[NodeState]) -> dict[str, Lack] | None:
+    """What each machine lacks to bring the workload back, if no machine can, ready or not; None if
+    there is one, or if it would not fit without its demands either."""
+    every = tuple(nodes)
+    lacks = {node.name: lacking(item.demands, item.gpus, node) for node in every}
+    fitting = [node for node in every if not lacks[node.name]]
+    if could_ever_fit(item, fitting) or not could_ever_fit(item, every):
+        return None
+    return {name: lack for name, lack in lacks.items() if lack}
 
 
 class _Desk:
@@ -72,6 +86,7 @@ class _Desk:
         self.placements: list[Placement] = []
         self.preemptions: list[Preemption] = []
         self.waits: list[Wait] = []
+        self._lacks: dict[str, dict[str, Lack]] = {}
 
     def decide(self, item: Pending) -> None:
         """Place the workload, or make room for it, or say why it waits."""
@@ -95,10 +110,20 @@ class _Desk:
         wanted = item.gpus * item.nodes
         if wanted and limit is not None and self.used[item.team] - given_back + wanted > limit:
             return None
+        nodes = self._nodes_for(item)
         own = {gpu for gpu in available if gpu in self.earmarks}
-        if wanted and len(own) == wanted and (exact := fit(item, self.fleet.nodes, own)):
+        if wanted and len(own) == wanted and (exact := fit(item, nodes, own)):
             return exact
-        return fit(item, self.fleet.nodes, available)
+        return fit(item, nodes, available)
+
+    def _nodes_for(self, item: Pending) -> Sequence[NodeState]:
+        """The machines that could bring the workload back."""
+        if not item.demands:
+            return self.fleet.nodes
+        if item.id not in self._lacks:
+            lacks = {n.name: lacking(item.demands, item.gpus, n) for n in self.fleet.nodes}
+            self._lacks[item.id] = lacks
+        return [node for node in self.fleet.nodes if not self._lacks[item.id][node.name]]
 
     def _place(self, item: Pending, assignments: tuple[Assignment, ...]) -> None:
         placement = Placement(item.id, assignments)
@@ -126,7 +151,7 @@ class _Desk:
         self.leaving.difference_update(gpus)
 
     def _preempt(self, item: Pending) -> bool:
-        if not could_ever_fit(item, self.fleet.nodes):
+        if not could_ever_fit(item, self._nodes_for(item)):
             return False
         open_gpus = self._open_to(item, self.free | self.leaving)
 
@@ -161,7 +186,9 @@ class _Desk:
         used = self.used[item.team]
         mine = self._open_to(item, self.free)
         evidence: dict[str, Any] = {"needed": wanted, "free": len(mine)}
-        if not any(node.ready for node in self.fleet.nodes):
+        if (lacks := never_fits(item, self.fleet.nodes)) is not None:
+            reason, evidence = WaitReason.NO_NODE_FITS, {"lacks": lacks}
+        elif not any(node.ready for node in self.fleet.nodes):
             reason = WaitReason.NO_READY_NODE
         elif not could_ever_fit(item, self.fleet.nodes):
             reason = WaitReason.TOO_LARGE
@@ -169,6 +196,8 @@ class _Desk:
         elif limit is not None and used + wanted > limit:
             reason = WaitReason.TEAM_LIMIT
             evidence |= {"team": item.team, "limit": limit, "used": used}
+        elif self._is_kept_out(item, mine):
+            reason, evidence = WaitReason.FITTING_NODE, self._fitting(item)
         elif len(mine) >= wanted:
             reason = WaitReason.SCATTERED
         elif len(self.free) >= wanted:
@@ -176,6 +205,18 @@ class _Desk:
         else:
             reason = WaitReason.NO_FREE_GPUS
         self._wait(item, reason, evidence)
+
+    def _is_kept_out(self, item: Pending, mine: set[str]) -> bool:
+        """Whether only its demands keep it from a place, or from any machine that is ready."""
+        if not item.demands:
+            return False
+        ready = any(node.ready for node in self._nodes_for(item))
+        return not ready or fit(replace(item, demands={}), self.fleet.nodes, mine) is not None
+
+    def _fitting(self, item: Pending) -> dict[str, Any]:
+        fitting = [node.name for node in self._nodes_for(item)]
+        needs = {words for lack in self._lacks[item.id].values() for words in lack}
+        return {"needs": sorted(needs or {gpus_wanted(item.demands)}), "machines": fitting}
 
     def _wait(self, item: Pending, reason: WaitReason, evidence: dict[str, Any]) -> None:
         self.waits.append(Wait(item.id, len(self.waits) + 1, reason, evidence))

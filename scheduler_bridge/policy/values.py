@@ -11,12 +11,23 @@ from scheduler_bridge.model.phases import Kind
 
 
 @dataclass(frozen=True, slots=True)
+class GpuKind:
+    """What a GPU is, as far as a snapshot asks for it."""
+
+    model: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeState:
-    """One machine: its GPUs' uuids in the driver's order."""
+    """One machine: its GPUs' uuids in the driver's order. `facts` and `kinds` (by uuid) are compared
+    with what snapshots demand; what is missing in them is not judged."""
 
     name: str
     gpus: tuple[str, ...]
     ready: bool = True
+    facts: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, GpuKind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,8 @@ class WaitReason(StrEnum):
     NO_FREE_GPUS = "no_free_gpus"
     SCATTERED = "scattered"
     PROMISED = "promised"
+    FITTING_NODE = "fitting_node"
+    NO_NODE_FITS = "no_node_fits"
     TEAM_LIMIT = "team_limit"
     TOO_LARGE = "too_large"
     BEING_FREED = "being_freed"
@@ -55,7 +68,8 @@ class PreemptionReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A queued workload. `since` orders FIFO; `returning` is a suspended session that comes back;
-    `blocked` names a reason outside the planner's reach."""
+    `demands` are what its snapshot asks of a machine; `blocked` names a reason outside the planner's
+    reach."""
 
     id: str
     team: str
@@ -64,6 +78,7 @@ class Pending:
     priority: int
     since: float
     returning: bool = False
+    demands: Mapping[str, str] = field(default_factory=dict)
     blocked: WaitReason | None = None
     blocked_evidence: Mapping[str, Any] = field(default_factory=dict)
 

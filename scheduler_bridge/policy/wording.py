@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from scheduler_bridge.policy.values import PreemptionReason, WaitReason
+
+_NAMED_AT_MOST: Final = 3
 
 
 def gpus(count: int) -> str:
@@ -23,6 +25,29 @@ def _scattered(e: Mapping[str, Any]) -> str:
 
 def _promised(e: Mapping[str, Any]) -> str:
     return "The free GPUs are kept for a workload that others are making room for."
+
+
+def _fitting_node(e: Mapping[str, Any]) -> str:
+    machines = ", ".join(e["machines"])
+    return f"It waits for a machine with {_and(e['needs'])}: {machines}."
+
+
+def _no_node_fits(e: Mapping[str, Any]) -> str:
+    there: dict[str, list[str]] = {}
+    for name, lack in e["lacks"].items():
+        for words, found in lack.items():
+            there.setdefault(words, []).append(f"{name} has {found}" if found else f"not {name}")
+    needs = [f"{words} ({_some(names)})" for words, names in there.items()]
+    return f"No machine of this installation can bring it back: it needs {_and(needs)}."
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
+    return ", ".join(names[:_NAMED_AT_MOST]) + more
 
 
 def _team_limit(e: Mapping[str, Any]) -> str:
@@ -62,6 +87,8 @@ _SENTENCES: Final[dict[WaitReason, Callable[[Mapping[str, Any]], str]]] = {
     WaitReason.NO_FREE_GPUS: _no_free,
     WaitReason.SCATTERED: _scattered,
     WaitReason.PROMISED: _promised,
+    WaitReason.FITTING_NODE: _fitting_node,
+    WaitReason.NO_NODE_FITS: _no_node_fits,
     WaitReason.TEAM_LIMIT: _team_limit,
     WaitReason.TOO_LARGE: _too_large,
     WaitReason.BEING_FREED: _being_freed,
@@ -75,6 +102,9 @@ _REMEDIES: Final[dict[WaitReason, str]] = {
     WaitReason.NO_FREE_GPUS: "Ask for fewer GPUs, or wait until somebody's work ends.",
     WaitReason.SCATTERED: "Ask for fewer GPUs per machine.",
     WaitReason.PROMISED: "Nothing to do: it is next in turn after that.",
+    WaitReason.FITTING_NODE: "Nothing to do: it resumes as soon as such a machine has room.",
+    WaitReason.NO_NODE_FITS: "Nothing is lost: its memory is kept. Ask an administrator for such a "
+    "machine, or start fresh with your files.",
     WaitReason.TEAM_LIMIT: "End or suspend other work of the team, or ask for a higher limit.",
     WaitReason.TOO_LARGE: "Ask for fewer GPUs, or ask an administrator what became of the machine.",
     WaitReason.BEING_FREED: "Nothing to do: it starts as soon as they are free.",

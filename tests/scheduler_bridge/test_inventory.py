@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scheduler_bridge.agent.inventory import ensure_device_files, host_mark, virtual_node
-from scheduler_bridge.agent.nvml import known_text, nvml_node, read_inventory
+from scheduler_bridge.agent.nvml import driver_version, known_text, nvml_node, read_inventory
 from scheduler_bridge.model.workload import Gpu
 
 
@@ -49,6 +49,9 @@ class Driver:
     def nvmlShutdown(self) -> None:
         self.shut_down += 1
 
+    def nvmlSystemGetDriverVersion(self) -> Any:
+        return b"580.65.06"
+
     def nvmlDeviceGetCount(self) -> int:
         return 2
 
@@ -75,6 +78,11 @@ class NoDriver(Driver):
 
 class DriverThatCannotCount(Driver):
     def nvmlDeviceGetCount(self) -> int:
+        raise DriverError("Unknown Error")
+
+
+class DriverWithoutVersion(Driver):
+    def nvmlSystemGetDriverVersion(self) -> Any:
         raise DriverError("Unknown Error")
 
 
@@ -126,6 +134,14 @@ def test_failures_are_states(driver: Driver, uuids: list[str], problem: str) -> 
     found = read_inventory(node="here", nvml=driver)
     assert [gpu.uuid for gpu in found.gpus] == uuids
     assert problem in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("driver", "version"),
+    [(Driver(), "580.65.06"), (NoDriver(), ""), (DriverWithoutVersion(), "")],
+)
+def test_the_drivers_version(driver: Driver, version: str) -> None:
+    assert driver_version(nvml=driver) == version
 
 
 def test_what_the_driver_does_not_tell_is_unknown() -> None:

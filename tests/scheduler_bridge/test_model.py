@@ -48,6 +48,9 @@ EVIDENCE = {
     "gpus": 1,
     "from": ["a"],
     "would_yield": ["a", "b"],
+    "needs": ["NVIDIA L4", "CRIU 4.2 or newer"],
+    "machines": ["n0", "n1"],
+    "lacks": {"n0": {"CRIU 4.2 or newer": "4.1"}, "n1": {"NVIDIA L4": ""}},
 }
 
 
