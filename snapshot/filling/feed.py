@@ -32,6 +32,9 @@ _MOST_EXPECTED = 1024
 URGENT_THREADS, WARM_THREADS = 2, 2
 SLICE_PAGES = 2**16
 RETRY_SECONDS = 1.0
+SILENT_SECONDS = 3.0
+"""A store that is away is asked for a minute before that is an error: people hear of it earlier."""
+
 QUIET_SECONDS, LATEST_SECONDS = 0.15, 1.5
 REST_NICENESS = 5
 
@@ -57,8 +60,9 @@ class Feed:
 
     def __init__(self, snapshot: Snapshot, layout: Layout, ground: Ground) -> None:
         self._snapshot, self._layout, self._ground = snapshot, layout, ground
-        self.trouble = ""
-        """Why pages do not come now, in words for people; empty if they do."""
+        self._trouble = ""
+        self._at_work: dict[int, float] = {}
+        self._came_at = 0.0
         self._faults: deque[int] = deque()
         self._asked: set[int] = set()
         self._needed: list[int] = []
@@ -174,8 +178,24 @@ class Feed:
         self._insist(lambda: self._bring_block(block))
         return True
 
+    @property
+    def trouble(self) -> str:
+        """Why pages do not come now, in words for people; empty if they do."""
+        now = time.monotonic()
+        since = max(min([*self._at_work.values(), now]), self._came_at)
+        if not self._trouble and now - since > SILENT_SECONDS:
+            return "The store has sent nothing for a while."
+        return self._trouble
+
     def _insist(self, job: Callable[[], None]) -> None:
         """Do it, however long it takes."""
+        self._at_work[threading.get_ident()] = time.monotonic()
+        try:
+            self._try_until_done(job)
+        finally:
+            del self._at_work[threading.get_ident()]
+
+    def _try_until_done(self, job: Callable[[], None]) -> None:
         while not self._is_closed:
             try:
                 job()
@@ -188,7 +208,7 @@ class Feed:
                 self._rest_after(repr(error))
 
     def _rest_after(self, trouble: str) -> None:
-        self.trouble = trouble
+        self._trouble = trouble
         with self._news:
             self._news.wait_for(lambda: self._is_closed, RETRY_SECONDS)
 
@@ -219,7 +239,7 @@ class Feed:
 
     def _read(self, order: Order) -> None:
         self._snapshot.read(order, self._ground.take)
-        self.trouble = ""
+        self._trouble, self._came_at = "", time.monotonic()
 
     def _background(self) -> Iterator[Callable[[], None]]:
         for space in self._layout.spaces:

@@ -136,6 +136,16 @@ def test_a_store_that_is_away_is_waited_for_and_named(tmp_path: Path) -> None:
         tree.ends()
 
 
+def test_a_store_that_says_nothing_is_named_too(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with faulting(tmp_path, "plain", wrap=lambda s: StoreThatIsSlowToRead(s, gate=gate)) as tree:
+        tree.program.send_on()
+        tree.go()
+        tree.supervisor.hears(lambda news: "sent nothing" in news.get("trouble", ""))
+        gate.set()
+        tree.ends()
+
+
 @pytest.mark.parametrize("kind", [StoreThatFlipsABit, StoreThatTruncates])
 def test_damaged_bodies_never_enter_memory(
     tmp_path: Path, kind: type[StoreThatFlipsABit] | type[StoreThatTruncates]
