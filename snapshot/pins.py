@@ -197,7 +197,8 @@ def put_back(pin: Pin, content: bytes, folder: Path) -> None:
     temporary = place.with_suffix(".new")
     temporary.write_bytes(content)
     os.chown(temporary, pin.uid, pin.gid)
-    temporary.chmod(pin.mode & 0o7777)
+    # Never set-user-ID: all accounts of this machine can reach it, whatever the file is by now.
+    temporary.chmod(pin.mode & 0o777)
     temporary.replace(place)
 
 

@@ -168,6 +168,14 @@ def test_a_put_back_file_has_its_owner_and_mode(world: World) -> None:
     assert (found.st_uid, found.st_gid, found.st_mode) == (12345, 54321, 0o100750)
 
 
+def test_a_put_back_file_never_runs_as_its_owner(world: World) -> None:
+    """Other accounts of the machine reach the folder, and the file may have been replaced because
+    it had a hole."""
+    pin = replace(world.hold("/home/alice/file")[0], id=9, uid=0, gid=0, mode=0o106755)
+    pins.put_back(pin, b"content", world.folder)
+    assert (world.folder / "9").stat().st_mode == 0o100755
+
+
 def test_a_folder_that_is_there_stays_whatever_is_in_it(world: World) -> None:
     (world.home / "folder").mkdir()
     held = world.hold("/home/alice/folder", "/home/alice")
