@@ -19,7 +19,8 @@ from tornado import web
 
 from scheduler_bridge.errors import SchedulerError, Unavailable
 from scheduler_bridge.model.phases import Desired, Kind, Phase
-from scheduler_bridge.model.workload import FleetView, Workload
+from scheduler_bridge.model.workload import FleetView, Forecast, Workload
+from scheduler_bridge.plugin import SchedulerPlugin
 from spawner.base import GpuSessionMixin
 from spawner.hosting import HostError, NotReachable, Seen
 from spawner.pages_view import Row, Server, is_left_alone, page, row
@@ -67,21 +68,29 @@ class SessionsHandler(APIHandler):  # type: ignore[misc]
             self.log.warning("the scheduler did not tell about sessions: %s", problem)
             self.finish(json.dumps(page([], None, now=now, is_scheduler_up=False)))
             return
-        rows = [self._row(w, fleet, now) for w in workloads]
+        forecasts = await asyncio.gather(*(_forecast(plugin, w) for w in workloads))
+        rows = [
+            self._row(w, fleet, now, forecast)
+            for w, forecast in zip(workloads, forecasts, strict=True)
+        ]
         self.finish(json.dumps(page([r for r in rows if r], fleet, now=now)))
 
-    def _row(self, workload: Workload, fleet: FleetView, now: float) -> Row | None:
+    def _row(
+        self, workload: Workload, fleet: FleetView, now: float, forecast: Forecast | None = None
+    ) -> Row | None:
         server = workload.spec.server
         user = self.current_user
         if server and server not in user.orm_user.orm_spawners:
-            return row(workload, Server(url="", is_ready=False), Seen(), fleet, now=now)
+            nowhere = Server(url="", is_ready=False)
+            return row(workload, nowhere, Seen(), fleet, now=now, forecast=forecast)
         spawner = cast(Any, user.spawners[server])
         if workload.key != spawner.key:
             return None  # a session of another Hub
         if is_left_alone(workload, bool(spawner.active)):
             spawner.rejoin_soon()
         known = Server(user.server_url(server), bool(spawner.ready), spawner.pending or "")
-        return row(workload, known, spawner.host.observe(workload.id), fleet, now=now)
+        seen = spawner.host.observe(workload.id)
+        return row(workload, known, seen, fleet, now=now, forecast=forecast)
 
 
 class SessionActionHandler(SessionsHandler):
@@ -220,6 +229,16 @@ class SessionActionHandler(SessionsHandler):
             self.hub.base_url, "spawn-pending", user.escaped_name, url_escape_path(server)
         )
         return {"done": "resume", "url": pending}
+
+
+async def _forecast(plugin: SchedulerPlugin, workload: Workload) -> Forecast | None:
+    """What would come of a resume now; None if that cannot be said."""
+    if workload.phase is not Phase.SUSPENDED:
+        return None
+    try:
+        return (await plugin.why(workload.id)).resume
+    except SchedulerError:
+        return None  # it has ended meanwhile, or the scheduler: the next look says so
 
 
 def spawner_display(spawner: GpuSessionMixin) -> str:

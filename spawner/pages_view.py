@@ -10,6 +10,7 @@ from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import (
     EXPIRY_NOTICE_SECONDS,
     FleetView,
+    Forecast,
     Pause,
     Workload,
 )
@@ -38,6 +39,8 @@ _ACTIONS: dict[Phase, tuple[str, ...]] = {
     Phase.FILLING: ("stop",),
     Phase.SUSPENDED: ("resume", "fork", "fresh", "discard"),
 }
+_MATTER_OF_ROOM = frozenset({"no_free_gpus", "scattered", "promised", "being_freed"})
+"""Reasons to wait that are told by counting GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,16 @@ def page(
 
 
 def row(
-    workload: Workload, server: Server, seen: Seen, fleet: FleetView | None, *, now: float
+    workload: Workload,
+    server: Server,
+    seen: Seen,
+    fleet: FleetView | None,
+    *,
+    now: float,
+    forecast: Forecast | None = None,
 ) -> Row:
-    """One workload in words, with what its owner can do about it."""
+    """One workload in words, with what its owner can do about it. `forecast`: what the
+    scheduler says of a resume now, of a suspended one."""
     idle, shot = workload.idleness, workload.snapshot
     is_live = workload.phase in _LIVE
     is_suspended = workload.phase is Phase.SUSPENDED
@@ -120,7 +130,7 @@ def row(
         profile=workload.spec.profile,
         gpus=count_gpus(workload.spec.gpus, virtual=bool(capacity and capacity.virtual)),
         age_seconds=max(0.0, now - workload.phase_since),
-        actions=_actions(workload, server),
+        actions=_actions(workload, server, forecast),
         is_connected=server.is_ready or not is_live,
         stored_bytes=shot.stored_bytes if shot and is_suspended else 0,
         memory_bytes=shot.bytes if shot and is_suspended else 0,
@@ -128,8 +138,8 @@ def row(
         idle_seconds=_past(idle.since, now) if is_live else None,
         suspend_in_seconds=_until(idle.suspend_at, now) if is_live else None,
         idle_reason=idle.reason if is_live else "",
-        resume_now=is_suspended and _fits(workload, capacity),
-        resume_when=resume_when(workload, capacity) if is_suspended else "",
+        resume_now=is_suspended and (forecast.now if forecast else _fits(workload, capacity)),
+        resume_when=resume_when(workload, capacity, forecast) if is_suspended else "",
         can_suspend=badge.can,
         suspend_outlook=badge.sentence,
         kept_until=kept_until(workload, now=now),
@@ -169,15 +179,20 @@ def _goes_soon(workload: Workload, now: float) -> bool:
     return expiry is not None and expiry.at - now <= EXPIRY_NOTICE_SECONDS
 
 
-def resume_when(workload: Workload, capacity: Capacity | None) -> str:
-    """Before the click: whether Resume starts now, or why it will wait."""
+def resume_when(
+    workload: Workload, capacity: Capacity | None, forecast: Forecast | None = None
+) -> str:
+    """Before the click: whether Resume starts now, or why it will wait, or why it cannot."""
     gpus = workload.spec.gpus
+    if forecast and not forecast.now and forecast.reason not in _MATTER_OF_ROOM:
+        when = "Does not resume now" if forecast.possible else "Cannot be resumed"
+        return f"{when}. {forecast.text} {forecast.remedy}"
     if gpus == 0:
         return "Resumes now."
     if capacity is None:
         return "Whether it can resume now is unknown: the scheduler does not answer."
     have = count_gpus(capacity.total, virtual=capacity.virtual)
-    if _fits(workload, capacity):
+    if forecast.now if forecast else _fits(workload, capacity):
         return f"Resumes now: {capacity.free} of {have} free."
     ahead = f" and {capacity.queued} waiting" if capacity.queued else ""
     return (
@@ -221,8 +236,12 @@ def _sentence(workload: Workload, coming: Arrival | None) -> str:
     return f"{title} {_SENTENCE.get(workload.phase, workload.phase)}{share}."
 
 
-def _actions(workload: Workload, server: Server) -> tuple[str, ...]:
+def _actions(
+    workload: Workload, server: Server, forecast: Forecast | None = None
+) -> tuple[str, ...]:
     actions = _ACTIONS.get(workload.phase, ())
+    if forecast is not None and not forecast.possible:
+        actions = tuple(action for action in actions if action not in ("resume", "fork"))
     if server.pending:
         return tuple(action for action in actions if action == "cancel")
     if workload.phase in _LIVE and not server.is_ready:

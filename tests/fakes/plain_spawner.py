@@ -22,9 +22,11 @@ from tests.fakes.process_host import ProcessHost
 @cache
 def scheduler() -> InProcessScheduler:
     rules = Rules({"narrow": 1})
-    return InProcessScheduler(
+    made = InProcessScheduler(
         gpus=int(os.environ.get("TEST_GPUS", "2")), settings=Settings(rules=rules)
     )
+    made.engine.learn(made.engine.books.nodes[0].name, {"gpu_driver": "590.10"})
+    return made
 
 
 @cache

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from spawner.local import observe_folder
 from spawner.supervisor.status import Outcome, read_status
 
 PROGRAM = Path(__file__).with_name("small_session.py")
+FITS_NOWHERE = "fits-nowhere"
+"""A server of this name is suspended with demands that no machine of the tests meets."""
 
 
 class ProcessHost:
@@ -111,9 +114,10 @@ class ProcessHost:
         status = read_status(self._dir(workload_id))
         if status is not None and status.outcome is Outcome.SUSPENDED:
             await move(Phase.SUSPENDING)
-            await move(
-                Phase.SUSPENDED, SnapshotRef("manifest-1", launch.grant.lease.epoch, 1, 1000, 500)
-            )
+            shot = SnapshotRef("manifest-1", launch.grant.lease.epoch, 1, 1000, 500)
+            if launch.workload.spec.server == FITS_NOWHERE:
+                shot = replace(shot, constraints={"gpu_driver": "580.65.06"})
+            await move(Phase.SUSPENDED, shot)
         else:
             await move(Phase.STOPPED)
 

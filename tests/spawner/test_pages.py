@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from tests.builders.hub import Browser, RunningHub, until
+from tests.fakes.process_host import FITS_NOWHERE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _numbers = itertools.count()
@@ -145,6 +146,21 @@ async def test_start_fresh_discards_and_leads_to_the_form(ada: Browser) -> None:
     form = await ada.get(answer.json()["url"])
     assert 'type="radio"' in form.text
     assert await rows(ada) == []
+
+
+async def test_what_no_machine_can_bring_back_is_said_before_the_click(ada: Browser) -> None:
+    await open_session(ada, "gpu-1", FITS_NOWHERE)
+    await act(ada, "suspend", FITS_NOWHERE)
+    row = await until_phase(ada, "suspended", FITS_NOWHERE)
+    assert row["actions"] == ["fresh", "discard"] and not row["resume_now"]
+    assert "it needs NVIDIA driver 580.65.06" in row["resume_when"]
+    assert "has 590.10" in row["resume_when"] and "start fresh" in row["resume_when"]
+
+    await until(lambda: ada.hub.is_stopped(ada.user, FITS_NOWHERE))
+    answer = await act(ada, "resume", FITS_NOWHERE)
+    assert answer.status_code == 400 and "NVIDIA driver 580.65.06" in answer.text
+    row = await until_phase(ada, "suspended", FITS_NOWHERE)
+    assert row["memory_bytes"] == 1000, "nothing is lost"
 
 
 async def test_stop_keeps_no_memory(ada: Browser) -> None:

@@ -12,6 +12,7 @@ from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import (
     Expiry,
     FleetView,
+    Forecast,
     Idleness,
     Pause,
     SnapshotRef,
@@ -201,6 +202,29 @@ def test_resume_says_now_or_when(gpus: int, view: FleetView, sentence: str) -> N
     workload = session(Phase.SUSPENDED, gpus=gpus)
     assert resume_when(workload, capacity_of(view)) == sentence
     assert shown(workload, view=view).resume_now == sentence.startswith("Resumes now")
+
+
+NEVER = Forecast(False, False, "no_node_fits", "It needs more.", "Start fresh.")
+FORECASTS = [
+    (0, Forecast(True), "Resumes now."),
+    (1, Forecast(True), "Resumes now: 2 of 2 virtual GPUs free."),
+    (1, Forecast(False, reason="no_free_gpus", text="It needs 1 GPU."),
+     "Resumes as soon as 1 GPU is free: 2 of 2 virtual GPUs free."),
+    (1, Forecast(False, reason="fitting_node", text="It waits for n1.", remedy="Wait."),
+     "Does not resume now. It waits for n1. Wait."),
+    (0, NEVER, "Cannot be resumed. It needs more. Start fresh."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpus", "forecast", "sentence"), FORECASTS)
+def test_the_scheduler_knows_better_than_counting(
+    gpus: int, forecast: Forecast, sentence: str
+) -> None:
+    workload = session(Phase.SUSPENDED, gpus=gpus)
+    made = row(workload, READY, Seen(), fleet(2), now=NOW, forecast=forecast)
+    assert (made.resume_when, made.resume_now) == (sentence, forecast.now)
+    assert ("resume" in made.actions) is (forecast is not NEVER)
+    assert {"fresh", "discard"} <= set(made.actions)
 
 
 def test_with_nobody_to_ask_resume_promises_nothing() -> None:
