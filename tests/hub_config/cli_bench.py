@@ -134,12 +134,12 @@ class Service:
 
 
 @contextmanager
-def running_service(gpus: int = 2) -> Iterator[Service]:
+def running_service(gpus: int = 2, nodes: tuple[Node, ...] = ()) -> Iterator[Service]:
     """A real server on a port of the system's choice."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        thread, server = _serve(listening, port, gpus)
+        thread, server = _serve(listening, port, gpus, nodes)
         try:
             yield Service(f"http://127.0.0.1:{port}/services/hubernate", port)
         finally:
@@ -159,9 +159,11 @@ class _Server(uvicorn.Server):
         self.listens.set()
 
 
-def _serve(listening: socket.socket, port: int, gpus: int) -> tuple[threading.Thread, _Server]:
+def _serve(
+    listening: socket.socket, port: int, gpus: int, nodes: tuple[Node, ...]
+) -> tuple[threading.Thread, _Server]:
     node = Node("local", virtual_gpus(gpus, Path("/dev"), node="local", mark="test"))
-    engine = Scheduler(Books(open_memory(), SystemClock(), (node,)))
+    engine = Scheduler(Books(open_memory(), SystemClock(), nodes or (node,)))
     users = HubUsers(f"http://127.0.0.1:{port}/fake-hub")
     tokens = {"admin": ADMIN_TOKEN, "reclaimer": RECLAIMER_TOKEN}
     service = create_service(engine, Authenticator(tokens, users))

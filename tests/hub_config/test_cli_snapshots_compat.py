@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_bridge.model.phases import Desired, Phase
-from scheduler_bridge.model.workload import SnapshotRef
+from scheduler_bridge.model.workload import Gpu, Node, SnapshotRef
 from snapshot import host_facts
 from snapshot.model import SnapshotKey, StoreSettings
 from snapshot.repository import Repository, open_repository
@@ -31,6 +31,11 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
 
 @pytest.fixture
 def store(cli: Cli) -> Repository:
+    return store_of(cli)
+
+
+def store_of(cli: Cli) -> Repository:
+    """A new store of this installation."""
     folders = [cli.state.root / name for name in ("objects", "keys")]
     for folder in folders:
         folder.mkdir(mode=0o700)
@@ -151,3 +156,58 @@ def test_an_upgrade_that_is_not_understood(cli: Cli, store: Repository) -> None:
 def test_it_is_for_the_administrator(cli: Cli, store: Repository) -> None:
     cli.in_a_session()
     assert "for the administrator" in cli.fails("snapshots", "compat", "--after", "criu=4.3")
+
+
+def machine(name: str, *models: str, driver: str) -> Node:
+    """A machine that has told what it is."""
+    gpus = tuple(Gpu(f"{name}-{n}", name, n, it, "/dev/null") for n, it in enumerate(models))
+    return Node(name, gpus, facts=PLAIN | {"gpu_driver": driver, "image": ""})
+
+
+FLEET = (
+    machine("n1", "NVIDIA L4", "NVIDIA H200", driver="580.95.05"),
+    machine("n2", "NVIDIA H200", driver="580.95.05"),
+    machine("n3", "NVIDIA L4", driver="580.95.05"),
+)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    with running_service(nodes=FLEET) as service:
+        cli = Cli(service, state_at(tmp_path / "state", service.port), monkeypatch)
+        cli.as_root()
+        yield cli
+
+
+def test_each_machine_is_judged(fleet: Cli) -> None:
+    store = store_of(fleet)
+    suspended(fleet, store, "ada", ON_GPUS)
+    assert "can be brought back only on n1, n2" in fleet.ok("snapshots", "compat")
+    upgrade = ("snapshots", "compat", "--after", "driver=590.1")
+    text = " ".join(fleet.ok(*upgrade, "--node", "n1").split())
+    assert "can be brought back only on n2" in text
+
+    said = fleet(*upgrade, "--json")
+    assert said.exit_code == 1
+    (stranded,) = json.loads(said.stdout)["stranded"]
+    assert [it["what"] for it in stranded["reasons"]] == ["gpu_driver"]
+    nodes = {it["node"]: [why["what"] for why in it["reasons"]] for it in stranded["nodes"]}
+    assert nodes == {
+        "n1": ["gpu_driver"],
+        "n2": ["gpu_driver"],
+        "n3": ["gpu_driver", "gpu_models"],
+    }
+    assert "n3: " in fleet(*upgrade).stdout
+
+
+def test_the_very_gpu_is_only_where_it_is(fleet: Cli) -> None:
+    store = store_of(fleet)
+    suspended(fleet, store, "ada", ON_GPUS | {"gpu_uuids": "n2-0"})
+    (fewer,) = fleet.json("snapshots", "compat")["fewer"]
+    assert [it["node"] for it in fewer["nodes"] if not it["reasons"]] == ["n2"]
+
+
+def test_a_machine_that_is_not_there(fleet: Cli) -> None:
+    store_of(fleet)
+    said = fleet.fails("snapshots", "compat", "--after", "driver=590.1", "--node", "n9")
+    assert "no machine n9" in said and "n1, n2, n3" in said
