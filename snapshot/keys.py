@@ -9,8 +9,8 @@ key-encryption key (this machine's file, or a KMS)   wraps
 User keys lie wrapped **in the store**, next to what they open: every node that has the
 key-encryption key can read them, and the only thing to back up besides the store is one small file
 that changes only when it is rotated. Rotating the key-encryption key rewrites those records, nothing
-else (see `rotation`). `erase` deletes a user's records; then nobody can read anything of that user, in whatever cache or
-copy of a pack. (Buckets that keep old versions must not do so below `keys/`.)
+else (see `rotation`). `erase` deletes a user's records; then nobody can read anything of that user,
+in whatever cache or copy of a pack. (Buckets that keep old versions must not do so below `keys/`.)
 
 A record is named by a random id and never replaced by another key, as stores exist that cannot
 create exclusively: if two sessions create a user's first key at once there are two, both valid, and
@@ -243,9 +243,8 @@ class Keys:
             now = self._record(owner, key_id)
             if now == record:
                 raise
-            return self._wrapping.unwrap(
-                now.kek, now.wrapped, bound
-            )  # it was rotated between the two looks
+            # it was rotated between the two looks
+            return self._wrapping.unwrap(now.kek, now.wrapped, bound)
 
     def _record(self, owner: str, key_id: str) -> _Record:
         try:

@@ -86,7 +86,8 @@ def _sealed(stored: Stored, user_key: UserKey, packed: bytes) -> bytes:
 
 
 def read(key: SnapshotKey, data: bytes, keys: Keys) -> tuple[Body, Stored, UserKey]:
-    """The manifest's content, and the user key that it and its packs are sealed under. Raises `TamperedError`, `NewerFormatError`, `KeyUnavailableError`."""
+    """The manifest's content, and the user key that it and its packs are sealed under. Raises
+    `TamperedError`, `NewerFormatError`, `KeyUnavailableError`."""
     envelope, cipher, user_key = _unlock(key, data, keys)
     stored = _stored(key, envelope, cipher)
     packed = _opened(cipher, _BODY, envelope.body, envelope.bound)

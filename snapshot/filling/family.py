@@ -75,11 +75,6 @@ class Family:
         with self.lock:
             return max((m.territory.remaining for m in self._members.values()), default=0)
 
-    def descriptors(self) -> dict[int, int]:
-        """Number to descriptor of every living space."""
-        with self.lock:
-            return {number: member.descriptor for number, member in self._members.items()}
-
     def left(self, first: int, pages: int) -> list[tuple[int, int]]:
         """Which of the pages anybody may still want, as (first, stop) in order."""
         with self.lock:

@@ -43,7 +43,8 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True)
 class UnixSocket:
     """By inode numbers. `peer`: None if it has none, 0 if the other end has not been accepted yet
-    (of a datagram socket: has ended); `is_over`: nothing can be sent or received any more; `callers` wait to be accepted by this one; `unread` bytes were
+    (of a datagram socket: has ended); `is_over`: nothing can be sent or received any more; `callers`
+    wait to be accepted by this one; `unread` bytes were
     sent and not received."""
 
     inode: int
