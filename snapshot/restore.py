@@ -44,6 +44,7 @@ from snapshot.filling.escrow import CRIU_SOCKET, Escrow
 from snapshot.filling.lazy import eager_part, wiped_in
 from snapshot.filling.program import Beginning, Spare
 from snapshot.gpu.thawing import BringingBack
+from snapshot.half_built import half_built
 from snapshot.model import Process, SandboxSpec, StoreSettings, Thawed, Tools
 from snapshot.ports import Repository, Snapshot
 from snapshot.refusals import CannotThawError, SnapshotRefusedError
@@ -59,6 +60,7 @@ _LARGE = ("tmpfs-", "ghost-")
 """Images that hold files' content: one at a time in our memory."""
 
 START_FRESH = "Start a fresh session; the snapshot is kept."
+RESUME_AGAIN = "Resume it again; the snapshot is as it was."
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,16 +227,19 @@ class Restore:
         if filling is None:
             return await self._identify(await _run_criu(order, folder, environment))
         with window.allowed():
-            async with _served(filling, folder):
+            async with _served(filling, folder) as serving:
                 launched = functools.partial(filling.restoring, pid_file=self._pid_file())
                 status = await _run_criu(order, folder, environment, launched)
         process = await self._identify(status)
+        serving.result()
         filling.runs(process)
         return process
 
     async def _identify(self, status: int) -> Process:
         """The restored tree's first process, by CRIU's exit status and what it wrote."""
         pid = proc.read_text(str(self._pid_file())).strip()
+        if status < 0:
+            raise CannotThawError("CRIU was killed.", remedy=RESUME_AGAIN)
         if status != 0 or not pid:
             said = await asyncio.to_thread(
                 criu.read_log, Path(self.spec.directory, criu.RESTORE_LOG)
@@ -244,20 +249,20 @@ class Restore:
 
 
 @contextlib.asynccontextmanager
-async def _served(filling: Escrow, folder: Scratch) -> AsyncIterator[None]:
-    """Take the userfaultfds that CRIU sends meanwhile."""
+async def _served(filling: Escrow, folder: Scratch) -> AsyncIterator[asyncio.Future[None]]:
+    """Take the userfaultfds that CRIU sends meanwhile; what came of it is in the future."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with listener:
         listener.bind(f"{folder.path}/{CRIU_SOCKET}")
         listener.listen(1)
         serving = asyncio.ensure_future(asyncio.to_thread(filling.serve_criu, listener))
         try:
-            yield
+            yield serving
         finally:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             await asyncio.wait({serving})
-        serving.result()
+            serving.exception()  # looked at: where CRIU failed, why that ended says nothing
 
 
 def _record(snapshot: Snapshot) -> record.TreeRecord:
@@ -370,17 +375,20 @@ async def _run_criu(
         return status
     finally:
         if status != 0:
-            await asyncio.shield(_clean_up(launcher))
+            await asyncio.shield(_clean_up(launcher, Path(order.directory)))
 
 
-async def _clean_up(launcher: asyncio.subprocess.Process) -> None:
-    """End CRIU and every tree root it has forked; their descendants end with them."""
+async def _clean_up(launcher: asyncio.subprocess.Process, directory: Path) -> None:
+    """End CRIU and everything that it has made, also where CRIU was killed and has none of it as
+    children any more: it would hold what the restore waits for."""
     begun = [found for pid in proc.children(launcher.pid) if (found := proc.identify(pid))]
     with contextlib.suppress(ProcessLookupError):
         launcher.kill()
     await launcher.wait()
+    begun += await asyncio.to_thread(half_built, directory)
     for process in begun:
         programs.send_signal(process, signal.SIGKILL)
+    for process in begun:
         await programs.wait_until_ended(process, sandbox.END_SECONDS)
 
 
