@@ -79,6 +79,21 @@ async def test_a_cpu_only_session_has_no_device_and_is_suspended_all_the_same(
     async with alice.kernel(kernel_id) as kernel:
         assert await kernel.run(DEVICES) == "[]"
     await suspend(alice)
+    await _is_known_to_fit(two_gpus)
     await resume(alice)
     assert await read_secret(alice, kernel_id) == word
     await end(alice)
+
+
+async def _is_known_to_fit(stage: Stage) -> None:
+    """What the snapshot demands and what the machine is were both told to the scheduler."""
+    (node,) = (await stage.hubernate_json("nodes", "--json"))["nodes"]
+    (session,) = await stage.hubernate_json("sessions", "list", "--json")
+    demands = session["snapshot"]["constraints"]
+    assert demands.keys() >= {"architecture", "kernel", "criu", "cpu_flags"}
+    assert node["facts"].keys() >= demands.keys()
+    assert demands["criu"] == node["facts"]["criu"]
+    why = await stage.hubernate_json("why", session["id"], "--json")
+    assert why["resume"]["now"]
+    judged = await stage.hubernate_json("snapshots", "compat", "--json")
+    assert (judged["judged"], [*judged["facts"]]) == (1, [node["name"]])
