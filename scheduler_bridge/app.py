@@ -102,8 +102,14 @@ class SchedulerService(Application):
     facts_command = List(
         Unicode(),
         help="Argument vector of a program that prints what this machine is, in the words of "
-        "snapshots, as one JSON object; {python} is replaced. Asked at the start and every 5 minutes. "
-        "Empty: a session may be placed where it is then refused.",
+        "snapshots, as one JSON object; {python} is replaced. Asked at the start and every "
+        "`facts_seconds`. Empty: a session may be placed where it is then refused.",
+    ).tag(config=True)
+    facts_seconds = Float(
+        300.0,
+        min=0.1,
+        help="How often `facts_command` is run again. Less often: a driver or CRIU that was replaced "
+        "is known later, and a resume that it allows is refused until then.",
     ).tag(config=True)
     job_command = List(
         Unicode(),
@@ -250,6 +256,7 @@ class SchedulerService(Application):
             gateway=gateway,
             observe=metrics.cycles.observe,
             refresh=lambda: self._learn(scheduler),
+            refresh_seconds=self.facts_seconds,
         )
         users = HubUsers(self.hub_api_url)
         app = create_service(

@@ -26,6 +26,7 @@ from scheduler_bridge.policy.values import (
 from scheduler_bridge.policy.wording import preemption_sentence, wait_remedy, wait_sentence
 
 _ACTOR = "scheduler"
+_MAKING_ROOM = "Others would be asked to make room for it."
 _YIELDS = frozenset({Phase.RUNNING})
 
 
@@ -55,11 +56,12 @@ def forecast(
     wait = next((wait for wait in decided.waits if wait.id == workload.id), None)
     if wait is None:
         return Forecast(now=True)
+    asks_others = any(it.preemptor == workload.id for it in decided.preemptions)
     return Forecast(
         now=False,
         possible=wait.reason is not WaitReason.NO_NODE_FITS,
         reason=wait.reason.value,
-        text=wait_sentence(wait.reason, wait.evidence),
+        text=_MAKING_ROOM if asks_others else wait_sentence(wait.reason, wait.evidence),
         remedy=wait_remedy(wait.reason),
     )
 

@@ -18,9 +18,6 @@ _log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 2.0
 """How often processes are looked at when nothing else happens."""
 
-REFRESH_SECONDS: Final = 300.0
-"""How often is asked again what the machine is: programs may have been replaced."""
-
 BURST_SECONDS: Final = 0.01
 """Changes that come together cost one planning pass."""
 
@@ -29,7 +26,7 @@ class Runner:
     """Start it inside the event loop that serves; `stop` ends every task. A step that fails is
     logged and done again at its next time: one bad workload must not end the others' service.
     `observe` is told how long each planning pass took, in seconds; `refresh` renews what is known of
-    the machine."""
+    the machine, every `refresh_seconds`."""
 
     def __init__(
         self,
@@ -39,12 +36,13 @@ class Runner:
         gateway: HubGateway | None = None,
         observe: Callable[[float], object] = lambda _seconds: None,
         refresh: Callable[[], Awaitable[None]] | None = None,
+        refresh_seconds: float = 300.0,
     ) -> None:
         self._scheduler = scheduler
         self._steward = steward
         self._gateway = gateway
         self._observe = observe
-        self._refresh = refresh
+        self._refresh, self._refresh_seconds = refresh, refresh_seconds
         self._plan_now = asyncio.Event()
         self._look_now = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,7 +100,7 @@ class Runner:
 
     async def _keep_fresh(self, refresh: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(REFRESH_SECONDS)
+            await asyncio.sleep(self._refresh_seconds)
             await self._guard(refresh)
 
     def _seconds_to(self, due: float | None) -> float:

@@ -15,9 +15,9 @@ from scheduler_bridge.client import SchedulerClient
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import Refused
 from scheduler_bridge.model.phases import Desired, Phase
-from scheduler_bridge.model.workload import Workload
+from scheduler_bridge.model.workload import Idleness, Workload
 from tests.builders.scheduler import TOKENS, placed, served, session, snapshot
-from tests.scheduler_bridge.test_service_process import Service
+from tests.scheduler_bridge.test_service_process import Service, until
 
 OLD, NEW = {"gpu_driver": "580.65.06"}, {"gpu_driver": "590.10"}
 WORDS = "it needs NVIDIA driver 580.65.06 (here has 590.10)."
@@ -118,6 +118,36 @@ async def test_a_suspended_session_that_would_wait_says_for_what(bench: Bench) -
     assert resume and not resume.now and resume.possible
     assert resume.text == "It needs 1 GPU and none of the fleet's is free."
     assert (await bench.client.get(workload.id)).position is None
+
+
+async def test_who_would_have_to_yield_is_asked_by_the_click_only(bench: Bench) -> None:
+    workload = await bench.suspended()
+    other = await placed(bench.client, session("bob"), key="other")
+    grant = await bench.client.take(other.id)
+    await bench.client.move(grant.lease.id, grant.credential, Phase.RUNNING, cause="up")
+    bench.scheduler.set_idleness(other.id, Idleness(since=1.0), actor="reclaimer")
+    why = await bench.client.why(workload.id)
+    assert why.resume and why.resume.reason == "being_freed"
+    assert why.text.endswith("it would wait: Others would be asked to make room for it.")
+    assert (await bench.client.get(other.id)).desired is Desired.RUNNING
+
+
+async def test_a_program_that_was_replaced_is_noticed(tmp_path: Path) -> None:
+    service, told = Service(tmp_path), tmp_path / "facts.json"
+    told.write_text('{"criu": "4.1"}')
+    service.configure(facts_command=["cat", str(told)], facts_seconds=0.2)
+    try:
+        await service.start()
+        assert (await service.client.fleet()).nodes[0].facts["criu"] == "4.1"
+        told.with_suffix(".new").write_text('{"criu": "4.2"}')
+        told.with_suffix(".new").replace(told)
+
+        async def noticed() -> bool:
+            return (await service.client.fleet()).nodes[0].facts["criu"] == "4.2"
+
+        await until(noticed)
+    finally:
+        await service.close()
 
 
 async def test_the_service_asks_what_its_machine_is(tmp_path: Path) -> None:
