@@ -21,6 +21,7 @@ from pathlib import Path
 
 from snapshot import proc
 from snapshot.filling import wire
+from snapshot.half_built import half_built
 
 _SOURCE = str(Path(__file__).resolve().parent.parent.parent)
 
@@ -78,10 +79,11 @@ def end(handles: Sequence[int]) -> None:
 
 
 def _roots(criu: int, pid_file: str) -> list[int]:
-    """Pidfds of CRIU, of what it is making, and of the tree that it has made: the supervisor ended
-    before it could say which that is."""
+    """Pidfds of CRIU, of what it is making, also if it was killed first, and of the tree that it has
+    made: the supervisor ended before it could say which that is."""
     written = proc.read_text(pid_file).strip()
     pids = [criu, *proc.children(criu)] if criu else []
+    pids += [each.pid for each in half_built(Path(pid_file).parent)] if pid_file else []
     found = []
     for pid in [*pids, *([int(written)] if written.isdigit() else [])]:
         with contextlib.suppress(ProcessLookupError):

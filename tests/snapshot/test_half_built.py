@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from snapshot import proc, sandbox
 from snapshot.filling.escrow import Escrow
 from snapshot.freezer import CannotThawError
 from snapshot.half_built import half_built
-from tests.builders.sandboxes import Box
+from tests.builders.sandboxes import Box, until
 
 pytestmark = [pytest.mark.criu, pytest.mark.usefixtures("working_criu"), pytest.mark.timeout(60)]
 PYTHON = "/usr/bin/python3"
@@ -65,3 +67,45 @@ async def test_criu_killed_in_a_restore_leaves_nothing_and_the_next_one_succeeds
     assert thawed.process in half_built(box.spec.directory)
     await sandbox.terminate(thawed.process, 0)
     assert half_built(box.spec.directory) == []
+
+
+async def test_criu_and_supervisor_killed_in_a_restore_leave_nothing(box: Box) -> None:
+    """CRIU first: the guard finds what it has made though nobody can name it."""
+    await box.start(PYTHON, "-c", REMEMBERS)
+    await box.says("still")
+    stored = await box.freeze()
+    script = _DOOMED.format(folder=str(box.folder), manifest=stored.manifest)
+    doomed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, env={**os.environ, "PYTHONPATH": _CHECKOUT}
+    )
+    assert await doomed.wait() == -signal.SIGKILL
+    await until(lambda: not half_built(box.spec.directory), "everything has ended")
+    said = len(box.output())
+    await box.thaw(stored)
+    await box.says("still", after=said)
+
+
+_CHECKOUT = str(Path(__file__).parents[2])
+_DOOMED = """
+import asyncio, os, signal
+from pathlib import Path
+from snapshot import linux, proc
+from snapshot.filling.escrow import Escrow
+from tests.builders import sandboxes
+from tests.snapshot.test_half_built import criu_of
+
+box = sandboxes.existing_box(Path({folder!r}))
+
+def die(*words):
+    criu = proc.identify(criu_of(box))
+    os.kill(criu.pid, signal.SIGKILL)
+    while not proc.has_ended(criu):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    linux.become_subreaper()
+    Escrow._hold = die
+    await box.freezer.thaw(box.spec, {manifest!r}, on_step=lambda name, seconds: None)
+asyncio.run(main())
+"""
