@@ -79,9 +79,20 @@ async def watch(directory: Path) -> AsyncIterator[Status]:
     """The status now and after each change; ends after one with an outcome, or when the supervisor
     ends. Raises `NotAnsweringError` if there is none."""
     async with _connected(directory) as (reader, writer):
-        await _send(writer, {"command": "watch"})
-        while line := await reader.readline():
+        try:
+            await _send(writer, {"command": "watch"})
+        except ConnectionError as error:
+            raise NotAnsweringError(f"the supervisor in {directory} hung up") from error
+        while line := await _line_of(reader):
             status = _read(line)
             yield status
             if status.outcome is not None:
                 return
+
+
+async def _line_of(reader: asyncio.StreamReader) -> bytes:
+    """The next line, empty when the supervisor ended: one that was killed may reset the connection."""
+    try:
+        return await reader.readline()
+    except ConnectionError:
+        return b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -90,6 +91,21 @@ async def test_watch_tells_every_change_to_the_end(tmp_path: Path) -> None:
             elif status.phase == "suspending":
                 board.update(phase="suspended", outcome=Outcome.SUSPENDED)
         assert seen == ["running", "suspending", "suspended"]
+
+
+async def test_watch_ends_when_the_supervisor_is_killed_before_it_has_read_everything(
+    tmp_path: Path,
+) -> None:
+    """The kernel resets such a connection instead of closing it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / CONTROL_SOCKET))
+        listener.listen(1)
+        watching = client.watch(tmp_path)
+        first = asyncio.ensure_future(anext(watching, None))
+        killed, _ = await asyncio.to_thread(listener.accept)
+        assert await asyncio.to_thread(killed.recv, 1, socket.MSG_PEEK)
+        killed.close()
+        assert await first is None
 
 
 @needs_root
