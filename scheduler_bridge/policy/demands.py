@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from scheduler_bridge.policy.values import NodeState
@@ -144,6 +145,13 @@ def _breaks(it: Break, facts: Facts) -> bool:
     )
 
 
+@lru_cache(maxsize=1024)
+def _parts(text: str) -> frozenset[str]:
+    """Machines and sessions of a kind share their hundreds of processor flags."""
+    return frozenset(text.split())
+
+
+@lru_cache(maxsize=1024)
 def numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of a version, without trailing zeros: `6.18.44-cloud` is (6, 18, 44)."""
     found = re.match(r"\d+(?:\.\d+)*", version, re.ASCII)
@@ -162,12 +170,12 @@ _MEETS: Final[dict[Comparison, Callable[[Rule, str, str], bool]]] = {
     Comparison.EQUAL: lambda _rule, wanted, found: wanted == found,
     Comparison.NOT_OLDER: _not_older,
     Comparison.AT_LEAST: lambda _rule, wanted, found: numbers(found) >= numbers(wanted),
-    Comparison.CONTAINS: lambda _rule, wanted, found: set(wanted.split()) <= set(found.split()),
+    Comparison.CONTAINS: lambda _rule, wanted, found: _parts(wanted) <= _parts(found),
 }
 
 
 def _words(rule: Rule, wanted: str, found: str) -> str:
-    missing = ", ".join(sorted(set(wanted.split()) - set(found.split())))
+    missing = ", ".join(sorted(_parts(wanted) - _parts(found)))
     return rule.words.format(wanted=wanted or "none", missing=missing)
 
 
