@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,6 +42,13 @@ _Pieces = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 """Columns: chunk, first byte of it, length, target."""
 
 
+def _parts(pieces: _Pieces) -> list[tuple[int, Part]]:
+    """Pieces that are not zero, as (chunk, part)."""
+    keep = pieces[0] != ZERO
+    columns = (column[keep].tolist() for column in pieces)
+    return [(number, Part(*part)) for number, *part in zip(*columns, strict=True)]
+
+
 class Snapshot:
     """A verified manifest and the way to what it refers to. Safe to use from threads."""
 
@@ -56,6 +63,7 @@ class Snapshot:
     ) -> None:
         self._store, self._user_key, self._cache, self._workers = store, user_key, cache, workers
         self._body = body
+        self._ciphers: dict[str, AESGCM] = {}
         self._spaces = {(space.kind, space.id): space.extents for space in body.spaces}
         self.stored = stored
 
@@ -153,20 +161,17 @@ class Snapshot:
         return self._orders(self._wanted(kind, id, runs))
 
     def _wanted(self, kind: str, id: int, runs: Runs) -> list[tuple[int, Part]]:
-        wanted: list[tuple[int, Part]] = []
-        for chunk, first, length, target in self._pieces(kind, id, runs):
-            keep = chunk != ZERO
-            columns = (column[keep].tolist() for column in (chunk, first, length, target))
-            wanted += [(number, Part(*part)) for number, *part in zip(*columns, strict=True)]
-        return wanted
+        return _parts(self._pieces(kind, id, runs))
 
-    def zeros(self, kind: str, id: int, runs: Runs) -> list[tuple[int, int]]:
-        """(target, length) in bytes of those of the pages that are zero."""
-        found: list[tuple[int, int]] = []
-        for chunk, _, length, target in self._pieces(kind, id, runs):
-            keep = chunk == ZERO
-            found += zip(target[keep].tolist(), length[keep].tolist(), strict=True)
-        return found
+    def plan_with_zeros(
+        self, kind: str, id: int, runs: Runs
+    ) -> tuple[list[Order], list[tuple[int, int]]]:
+        """As `plan`, and (target, length) in bytes of those of the pages that are zero."""
+        pieces = self._pieces(kind, id, runs)
+        chunk, _, length, target = pieces
+        zero = chunk == ZERO
+        zeros = list(zip(target[zero].tolist(), length[zero].tolist(), strict=True))
+        return self._orders(_parts(pieces)), zeros
 
     def is_cached(self, order: Order) -> bool:
         """Whether this node has the order's pack."""
@@ -213,27 +218,30 @@ class Snapshot:
         )
         uncached._carry_out(self._orders(wanted), sink, join=False)
 
-    def _pieces(self, kind: str, id: int, runs: Runs) -> Iterator[_Pieces]:
-        """The pieces of chunks that make up each of the runs."""
+    def _pieces(self, kind: str, id: int, runs: Runs) -> _Pieces:
+        """The pieces of chunks that make up the runs, one after the other."""
         extents = self._spaces.get((kind, id))
         if extents is None:
             raise MissingError(f"The snapshot {self.stored.manifest} has no {kind} {id}.")
         starts = extents["vaddr"].astype(np.int64)
         ends = starts + extents["pages"].astype(np.int64) * PAGE
-        for vaddr, pages, target in runs:
-            stop = vaddr + pages * PAGE
-            low = int(np.searchsorted(ends, vaddr, "right"))
-            high = int(np.searchsorted(starts, stop, "left"))
-            begin = np.maximum(starts[low:high], vaddr)
-            length = np.minimum(ends[low:high], stop) - begin
-            if int(length.sum()) != pages * PAGE:
-                raise MissingError(
-                    f"The snapshot {self.stored.manifest} lacks pages of {kind} {id} "
-                    f"between {vaddr:#x} and {stop:#x}."
-                )
-            rows = extents[low:high]
-            first = rows["first"].astype(np.int64) * PAGE + (begin - starts[low:high])
-            yield rows["chunk"], first, length, begin - vaddr + target
+        vaddr, pages, target = np.array(runs, np.int64).reshape(-1, 3).T
+        stop = vaddr + pages * PAGE
+        low = np.searchsorted(ends, vaddr, "right")
+        counts = np.maximum(np.searchsorted(starts, stop, "left") - low, 0)
+        run = np.repeat(np.arange(len(runs)), counts)
+        row = np.arange(len(run)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        begin = np.maximum(starts[row], vaddr[run])
+        length = np.minimum(ends[row], stop[run]) - begin
+        covered = np.bincount(run, length, len(runs)).astype(np.int64)
+        if (lacking := np.flatnonzero(covered != pages * PAGE)).size:
+            where = lacking[0]
+            raise MissingError(
+                f"The snapshot {self.stored.manifest} lacks pages of {kind} {id} "
+                f"between {vaddr[where]:#x} and {stop[where]:#x}."
+            )
+        first = extents["first"][row].astype(np.int64) * PAGE + (begin - starts[row])
+        return extents["chunk"][row], first, length, begin - vaddr[run] + target[run]
 
     def _chunks(self, numbers: Sequence[int]) -> list[Chunk]:
         rows = self._body.chunks[np.asarray(numbers, np.int64)]
@@ -295,10 +303,13 @@ class Snapshot:
             opener.read_bytes(self._store.get(name, start=start, end=end), start, chunks)
 
     def _cipher(self, pack: PackEntry) -> AESGCM:
-        try:
-            return AESGCM(self._user_key.unwrap(pack.wrapped_key, purpose(pack.id)))
-        except TamperedError as error:
-            raise self._tampered(pack) from error
+        if (cipher := self._ciphers.get(pack.id)) is None:
+            try:
+                cipher = AESGCM(self._user_key.unwrap(pack.wrapped_key, purpose(pack.id)))
+            except TamperedError as error:
+                raise self._tampered(pack) from error
+            self._ciphers[pack.id] = cipher
+        return cipher
 
     def _tampered(self, pack: PackEntry) -> TamperedError:
         return TamperedError(

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -37,6 +38,10 @@ SILENT_SECONDS = 3.0
 
 QUIET_SECONDS, LATEST_SECONDS = 0.15, 1.5
 REST_NICENESS = 5
+
+
+_Zeros = list[tuple[int, int]]
+"""(number of the first page in bytes, bytes) of pages of zeros."""
 
 
 class Ground(Protocol):
@@ -223,19 +228,20 @@ class Feed:
             self._asked.discard(block)
 
     def _bring(self, space: Space, first: int, stop: int) -> None:
-        self._bring_zeros(space, first, stop)
-        for order in self._plan(space, first, stop):
+        orders, zeros = self._plan(space, first, stop)
+        self._bring_zeros(zeros)
+        for order in orders:
             self._read(order)
 
-    def _bring_zeros(self, space: Space, first: int, stop: int) -> None:
+    def _plan(self, space: Space, first: int, stop: int) -> tuple[list[Order], _Zeros]:
+        """What to read for those pages of one space that are yet to come, and which are zero."""
         left = self._ground.left(space, first, stop - first)
         runs = [run for low, high in left for run in _between(space, low, high)]
-        for target, length in self._snapshot.zeros(space.kind, space.id, runs):
-            self._ground.take_zeros(target // PAGE, length // PAGE)
+        return self._snapshot.plan_with_zeros(space.kind, space.id, runs)
 
-    def _plan(self, space: Space, first: int, stop: int) -> list[Order]:
-        """What to read for pages of one space, without those that are zero."""
-        return self._snapshot.plan(space.kind, space.id, list(_between(space, first, stop)))
+    def _bring_zeros(self, zeros: _Zeros) -> None:
+        for target, length in zeros:
+            self._ground.take_zeros(target // PAGE, length // PAGE)
 
     def _read(self, order: Order) -> None:
         self._snapshot.read(order, self._ground.take)
@@ -244,16 +250,20 @@ class Feed:
     def _background(self) -> Iterator[Callable[[], None]]:
         for space in self._layout.spaces:
             for first in range(space.base, space.stop, SLICE_PAGES):
-                where = space, first, min(first + SLICE_PAGES, space.stop)
+                stop = min(first + SLICE_PAGES, space.stop)
+                orders, zeros = self._plan(space, first, stop)
                 # A job of its own: what fails here would end the planning, and all that follows.
-                yield lambda where=where: self._bring_zeros(*where)  # type: ignore[misc]
-                for order in self._plan(*where):
+                yield lambda zeros=zeros: self._bring_zeros(zeros)  # type: ignore[misc]
+                for order in orders:
                     yield lambda order=order: self._read(order)  # type: ignore[misc]
 
 
 def _between(space: Space, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """(address, pages, target) of the pages of a space that lie between."""
-    for segment in space.segments:
+    at = max(bisect_right(space.segments, first, key=lambda segment: segment.first) - 1, 0)
+    for segment in space.segments[at:]:
+        if segment.first >= stop:
+            return
         low = max(first, segment.first)
         high = min(stop, segment.first + (segment.end - segment.start) // PAGE)
         if low < high:
