@@ -15,6 +15,10 @@ from pydantic import TypeAdapter
 
 from snapshot.model import Bind, Identity, StoreSettings, Tools
 
+LEASE_PATIENCE_SECONDS = 600.0
+"""How long a session that lost its lease stays for memory that is still to come. Without a bound, a
+store that is away would keep GPUs that belong to somebody else."""
+
 
 @dataclass(frozen=True, slots=True)
 class SupervisorOrder:
@@ -56,6 +60,7 @@ class SupervisorOrder:
     grace_seconds: float = 30.0
     ready_seconds: float = 60.0
     fence_seconds: float = 600.0
+    lease_patience_seconds: float = LEASE_PATIENCE_SECONDS
     not_freezable_because: str = ""
     image: str = ""
     layer: tuple[str, ...] = ()

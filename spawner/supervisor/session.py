@@ -121,10 +121,10 @@ class SessionLife:
         context.board.update(host_port=0, error=why, remedy="It is brought back again.")
         return await self._resume()
 
-    async def _never_resumed(self) -> Outcome:
+    async def _never_resumed(self, wish: Wish | None = None) -> Outcome:
         context = self._context
         await bringup.remove(context)
-        if wish := context.wishes.stop():
+        if wish := (wish or context.wishes.stop()):
             # The scheduler knows what to do with a suspended session that is not wanted.
             cause = wish.reason or f"stopped by {wish.actor}"
             return await context.finish(Phase.SUSPENDED, Outcome.STOPPED, cause)
@@ -184,7 +184,7 @@ class SessionLife:
         context = self._context
         context.fence.open()
         if context.filling is not None:
-            return await self._never_resumed()
+            return await self._never_resumed(wish)
         await context.machine.terminate(context.tree, context.order.grace_seconds)
         code = context.machine.exit_code(context.sandbox, context.tree)
         await bringup.remove(context)
@@ -192,8 +192,13 @@ class SessionLife:
         return await context.finish(Phase.STOPPED, Outcome.STOPPED, cause, exit_code=code)
 
     async def _yield_lease(self, wish: Wish) -> Outcome:
-        """The GPUs are no longer ours: keep the memory if possible, and leave in any case."""
+        """The GPUs are no longer ours: keep the memory if possible, and leave in any case.
+
+        Memory that has not arrived is in the snapshot, which is still the session's last.
+        """
         context = self._context
+        if context.filling is not None:
+            return await self._stop(wish)
         outcome = await suspend(context, f"the lease was lost: {wish.reason}")
         if outcome is not None:
             return outcome

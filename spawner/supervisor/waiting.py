@@ -11,6 +11,9 @@ from spawner.supervisor.context import Context
 from spawner.supervisor.suspend import CoolDown
 from spawner.supervisor.wishes import Action, Wish
 
+NOT_YET = "The session cannot be suspended yet: its memory is still arriving."
+NOT_YET_REMEDY = "It is suspended as soon as all of it is there, or can be stopped now."
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -26,7 +29,8 @@ class Filled:
 
 async def until_event(context: Context, cool_down: CoolDown | None = None) -> Ended | Filled | Wish:
     """The next thing to react to: the end of the tree, its memory being complete, or a wish whose
-    time has come. While memory is to come, nothing that would freeze the tree counts."""
+    time has come. While memory is to come, a suspend waits, and the status says so; who lost the
+    lease waits for it no longer than the order allows."""
     ended = asyncio.ensure_future(context.machine.ended(context.tree))
     filled = asyncio.ensure_future(_filled(context))
     try:
@@ -37,8 +41,9 @@ async def until_event(context: Context, cool_down: CoolDown | None = None) -> En
                 return Ended()
             context.wishes.changed.clear()
             wish = context.wishes.current()
+            _explain_waiting(context, wish)
             delay = _delay(context, cool_down, wish) if wish else None
-            if wish is not None and not delay and not _has_to_wait(context, wish):
+            if wish is not None and delay == 0.0:
                 return wish
             await _until({ended, filled}, context.wishes.changed, delay)
     finally:
@@ -59,12 +64,23 @@ async def _filled(context: Context) -> Filled:
     return Filled()
 
 
-def _has_to_wait(context: Context, wish: Wish) -> bool:
-    return context.filling is not None and wish.action in (Action.SUSPEND, Action.YIELD_LEASE)
+def _explain_waiting(context: Context, wish: Wish | None) -> None:
+    """Say in the status that a suspend waits for memory, or no longer."""
+    waits = context.filling is not None and wish is not None and wish.action is Action.SUSPEND
+    is_said = context.board.status.error == NOT_YET
+    if waits and not is_said:
+        context.board.update(error=NOT_YET, remedy=NOT_YET_REMEDY)
+    elif is_said and not waits:
+        context.board.update(error="", remedy="")
 
 
-def _delay(context: Context, cool_down: CoolDown | None, wish: Wish) -> float:
-    """Seconds until a wish counts: suspends from afar wait for the cool-down and for a hold."""
+def _delay(context: Context, cool_down: CoolDown | None, wish: Wish) -> float | None:
+    """Seconds until a wish counts, None: not before all memory is there. Suspends from afar wait for
+    the cool-down and for a hold."""
+    if context.filling is not None and wish.action is Action.SUSPEND:
+        return None
+    if context.filling is not None and wish.action is Action.YIELD_LEASE:
+        return max(context.order.lease_patience_seconds - context.wishes.lease_lost_for(), 0.0)
     if wish.local or wish.action is not Action.SUSPEND:
         return 0.0
     rest = cool_down.remaining(asyncio.get_running_loop().time()) if cool_down else 0.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,11 +33,13 @@ class Wish:
 class Wishes:
     """The scheduler's desired state (a level that it can take back) and local requests (once).
 
-    `changed` is set whenever `current()` may have a new answer.
+    `changed` is set whenever `current()` may have a new answer. `clock` gives monotonic seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.changed = asyncio.Event()
+        self._clock = clock
+        self._lost_at = 0.0
         self._desired: Wish | None = None
         self._local: Wish | None = None
         self._lease_lost: Wish | None = None
@@ -59,7 +63,12 @@ class Wishes:
         """The lease belongs to this supervisor no longer."""
         if self._lease_lost is None:
             self._lease_lost = Wish(Action.YIELD_LEASE, reason, "scheduler")
+            self._lost_at = self._clock()
             self.changed.set()
+
+    def lease_lost_for(self) -> float:
+        """Seconds since the lease was lost, 0 while it is held."""
+        return self._clock() - self._lost_at if self._lease_lost is not None else 0.0
 
     def stop(self) -> Wish | None:
         """The wish to stop, if somebody has it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,14 @@ from tests.fakes.machine import (
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="a supervisor gives files to users")
 
 
-async def resumed(s: Stage) -> None:
+async def resumed(s: Stage, **changes: Any) -> None:
     """The session has been suspended and is back, without its memory."""
     await s.begin()
     await s.reaches(Phase.RUNNING)
     await s.scheduler.desire(s.id, Desired.SUSPENDED, actor="reclaimer", reason="idle")
     assert await s.outcome() is Outcome.SUSPENDED
     await s.scheduler.desire(s.id, Desired.RUNNING, actor="alice", reason="back")
-    await s.begin("resume")
+    await s.begin("resume", **changes)
     await until(lambda: s.status.phase == "filling" and s.status.host_port)
     await s.reaches(Phase.FILLING)
 
@@ -75,6 +76,42 @@ async def test_a_stop_while_memory_arrives_keeps_the_snapshot(tmp_path: Path) ->
         assert s.workload.snapshot == before
         assert s.machine.is_empty(s.machine.only_tree().process)
         assert s.machine.fillings[-1].is_closed
+
+
+async def test_a_suspend_that_waits_for_memory_says_so(tmp_path: Path) -> None:
+    async with stage(tmp_path, MachineWhoseMemoryArrivesLater()) as s:
+        await resumed(s)
+        await s.scheduler.desire(s.id, Desired.SUSPENDED, actor="reclaimer", reason="idle")
+        await until(lambda: "cannot be suspended yet" in s.status.error)
+        assert "memory is still arriving" in s.status.error and s.status.remedy
+        await s.scheduler.desire(s.id, Desired.RUNNING, actor="alice", reason="back")
+        await until(lambda: not s.status.error)
+        assert s.status.phase == "filling" and not s.status.remedy
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.3])
+async def test_who_lost_the_lease_does_not_wait_for_memory_for_ever(
+    tmp_path: Path, patience: float
+) -> None:
+    async with stage(tmp_path, MachineWhoseMemoryArrivesLater()) as s:
+        await resumed(s, lease_patience_seconds=patience)
+        before = s.status.snapshot
+        await s.scheduler.take(s.id)
+        assert await s.outcome() is Outcome.STOPPED
+        assert s.status.phase == "suspended"
+        assert s.status.snapshot == before
+        assert s.machine.is_empty(s.machine.only_tree().process)
+        assert s.machine.fillings[-1].is_closed
+
+
+async def test_who_lost_the_lease_keeps_memory_that_arrives_in_time(tmp_path: Path) -> None:
+    async with stage(tmp_path, MachineWhoseMemoryArrivesLater()) as s:
+        await resumed(s)
+        before = set(s.machine.snapshots)
+        s.wishes.lose_lease("taken")
+        s.machine.fillings[-1].arrives()
+        assert await s.outcome() is Outcome.SUSPENDED
+        assert set(s.machine.snapshots) > before
 
 
 async def test_a_session_whose_memory_is_lost_is_brought_back_again(tmp_path: Path) -> None:
