@@ -66,8 +66,10 @@ async def adopt(context: Context, earlier: Status | None) -> bool:
     if process is None or not context.machine.is_alive(process):
         return False
     if halted := _halted_by(earlier):
-        context.machine.go_on(halted)
-        announce(context, seconds=None)
+        try:  # before anything inside counts the gap as idle time
+            announce(context, seconds=None)
+        finally:
+            context.machine.go_on(halted)
     await context.machine.mend(process, context.sandbox)
     try:
         await context.connect()

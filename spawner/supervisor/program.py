@@ -131,10 +131,13 @@ def _halt(context: Context) -> None:
 
 
 def _go_on(context: Context, stood_seconds: float) -> None:
-    context.machine.go_on(context.halted())
-    context.note("halted", [])
-    if context.process is not None:
-        bringup.announce(context, seconds=stood_seconds)
+    """The gap is told first: who counts idle time inside would act on it at once."""
+    try:
+        if context.process is not None:
+            bringup.announce(context, seconds=stood_seconds)
+    finally:
+        context.machine.go_on(context.halted())
+        context.note("halted", [])
 
 
 async def supervise(

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from scheduler_bridge.model.phases import Desired, Phase
+from snapshot.model import Process
 from spawner.supervisor import client
 from spawner.supervisor.inside import IDENTITY_FILE, RESUME_FILE
 from spawner.supervisor.program import AlreadySupervisedError, supervise
 from spawner.supervisor.status import Outcome
 from spawner.supervisor.wishes import Action, Wishes
-from tests.builders.supervisor import stage, until
+from tests.builders.supervisor import Stage, stage, until
 from tests.fakes.machine import (
     MachineThatCrashesAfterTheCommit,
     MachineThatLosesItsSupervisorAfterTheCommit,
@@ -289,6 +290,18 @@ async def test_detach_leaves_the_tree_alive_for_the_next_supervisor(tmp_path: Pa
         assert s.workload.phase is Phase.RUNNING
 
 
+def told_when_it_goes_on(s: Stage) -> list[bool]:
+    """Grows with each time that the tree goes on: whether it knew then that time had passed."""
+    told, go_on = [], s.machine.go_on
+
+    def look(halted: tuple[Process, ...]) -> None:
+        told.append((s.directory / "run" / RESUME_FILE).exists())
+        go_on(halted)
+
+    s.machine.go_on = look
+    return told
+
+
 async def test_a_holder_that_cannot_renew_stops_its_tree_until_it_can(tmp_path: Path) -> None:
     async with stage(tmp_path, WorkingMachine()) as s:
         await s.begin(fence_seconds=0.3)
@@ -297,8 +310,10 @@ async def test_a_holder_that_cannot_renew_stops_its_tree_until_it_can(tmp_path: 
         s.scheduler.is_away = True
         await until(lambda: tree.halted)
         assert s.status.facts["halted"]
+        told = told_when_it_goes_on(s)
         s.scheduler.is_away = False
         await until(lambda: not tree.halted)
+        assert told == [True]
         left = json.loads((s.directory / "run" / RESUME_FILE).read_text())
         assert left["seconds"] > 0
 
@@ -311,9 +326,11 @@ async def test_a_tree_halted_by_a_supervisor_that_died_goes_on(tmp_path: Path) -
         s.scheduler.is_away = True
         await until(lambda: tree.halted)
         await s.kill()
+        told = told_when_it_goes_on(s)
         s.scheduler.is_away = False
         await s.begin("adopt")
         await until(lambda: not tree.halted)
+        assert told[0]
 
 
 async def test_a_halted_tree_is_suspended_as_a_running_one(tmp_path: Path) -> None:
