@@ -1,25 +1,32 @@
-"""Limits of a sandbox's memory and processors, kept by the kernel's control groups.
+"""Limits of a sandbox's memory, processors and processes, kept by the kernel's control groups.
 
 A supervisor makes the groups (`apply`) and writes down where they are; the launcher goes into them
 before it starts or restores anything (`join`), so that every process and every page of the sandbox
 counts from the first on. Works with the unified hierarchy (v2), and with separate ones (v1), where
-only `memory` and `cpu` are used: a group of v1's freezer would hang CRIU. CRIU is told to leave
-control groups alone, so a tree comes back in the groups of where it is restored.
+only `memory`, `cpu` and `pids` are used: a group of v1's freezer would hang CRIU. CRIU is told to leave
+control groups alone, so a tree comes back in the groups of where it is restored. `pids` is used
+where it is there; a machine without it keeps the other limits all the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+_log = logging.getLogger(__name__)
+
 FOLDER: Final = "hubernate"
 RECORD: Final = "cgroups"
-CONTROLLERS: Final = ("memory", "cpu")
+CONTROLLERS: Final = ("memory", "cpu", "pids")
+MOST_PROCESSES: Final = 2**15
+"""Processes and threads of one sandbox: far above what a notebook starts, far below what the kernel of
+a usual machine can have."""
 PERIOD_MICROSECONDS: Final = 100_000
 LEAST_QUOTA_MICROSECONDS: Final = 1_000
 FORGOTTEN_SECONDS: Final = 3600.0
@@ -37,9 +44,10 @@ class Limits:
 
     memory_bytes: int = 0
     cpus: float = 0.0
+    processes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.memory_bytes or self.cpus)
+        return bool(self.memory_bytes or self.cpus or self.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,16 @@ def settings(limits: Limits, place: Place) -> Mapping[str, str]:
         else:
             files["cpu.cfs_period_us"] = str(PERIOD_MICROSECONDS)
             files["cpu.cfs_quota_us"] = str(quota)
+    if limits.processes and "pids" in place.controllers:
+        files["pids.max"] = str(limits.processes)
     return files
+
+
+def most_processes(wanted: int) -> int:
+    """`wanted`, or half of what this machine's kernel can have, if that is less."""
+    names = ("pid_max", "threads-max")
+    found = [int(text) for name in names if (text := _read(f"/proc/sys/kernel/{name}"))]
+    return min([wanted, *(most // 2 for most in found)])
 
 
 def why_not() -> str:
@@ -155,18 +172,28 @@ def _make(name: str, limits: Limits) -> list[Path]:
     try:
         for place in _usable(limits):
             group = Path(place.folder, FOLDER, name)
-            if place.version == 2:
-                _hand_down(Path(place.folder), place.controllers)
-                group.parent.mkdir(exist_ok=True)
-                _hand_down(group.parent, place.controllers)
-            group.mkdir(parents=True, exist_ok=True)
             made.append(group)
-            _sweep(group.parent)
-            _set(group, settings(limits, place))
+            try:
+                _fit_out(group, place, limits)
+            except OSError as error:
+                if place.controllers != ("pids",):
+                    raise
+                _log.warning("the number of processes is not limited: %s", error)
+                _remove([made.pop()])
     except OSError as error:
         _remove(made)
         raise CgroupError(f"Control groups cannot be used here: {error}.") from error
     return made
+
+
+def _fit_out(group: Path, place: Place, limits: Limits) -> None:
+    if place.version == 2:
+        _hand_down(Path(place.folder), place.controllers)
+        group.parent.mkdir(exist_ok=True)
+        _hand_down(group.parent, place.controllers)
+    group.mkdir(parents=True, exist_ok=True)
+    _sweep(group.parent)
+    _set(group, settings(limits, place))
 
 
 def _usable(limits: Limits) -> tuple[Place, ...]:
@@ -179,18 +206,25 @@ def _usable(limits: Limits) -> tuple[Place, ...]:
 def choose(
     limits: Limits, found: Iterable[Place], *, unified_has: Iterable[str]
 ) -> tuple[Place, ...]:
-    """The places that have the controllers, the unified hierarchy where both would do (pure).
-    Raises `CgroupError`."""
-    wanted = {"memory"} if limits.memory_bytes else set[str]()
-    wanted |= {"cpu"} if limits.cpus else set()
-    places = tuple(found)
-    if wanted <= set(unified_has):
-        return tuple(place for place in places if place.version == 2)
+    """The places that have the controllers, the unified hierarchy where both would do, or where it is
+    the better one (pure). Raises `CgroupError`; `pids` may be missing."""
+    needed = {"memory"} if limits.memory_bytes else set[str]()
+    needed |= {"cpu"} if limits.cpus else set()
+    wanted = needed | ({"pids"} if limits.processes else set())
+    has, places = set(unified_has), tuple(found)
+    there = [replace(p, controllers=tuple(n for n in p.controllers if n in has)) for p in places]
+    unified = tuple(p for p in there if p.version == 2 and wanted & set(p.controllers))
     separate = tuple(p for p in places if p.version == 1 and wanted & set(p.controllers))
-    missing = wanted - {name for place in separate for name in place.controllers}
-    if missing:
-        raise CgroupError(f"There is no control group for {' and '.join(sorted(missing))} here.")
-    return separate
+    for enough in (wanted, needed):
+        for chosen in (unified, separate):
+            if enough <= _held(chosen):
+                return chosen
+    missing = " and ".join(sorted(needed - _held(separate)))
+    raise CgroupError(f"There is no control group for {missing} here.")
+
+
+def _held(places: Iterable[Place]) -> set[str]:
+    return {name for place in places for name in place.controllers}
 
 
 def _hand_down(folder: Path, controllers: Iterable[str]) -> None:

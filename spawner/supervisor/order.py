@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from snapshot.cgroups import MOST_PROCESSES
 from snapshot.model import Bind, Identity, StoreSettings, Tools
 
 LEASE_PATIENCE_SECONDS = 600.0
@@ -27,7 +28,8 @@ class SupervisorOrder:
     `mode` is `start`, `resume` (with `snapshot`, a manifest key) or `adopt` (a live sandbox whose
     supervisor died). `serve` tells a session, which has an HTTP server on `inner_port` answering
     under `ready_path`, from a job. `credential` is the lease's and never enters the sandbox.
-    `memory_bytes` and `cpus` limit what the sandbox may use (0: the machine's own limits).
+    `memory_bytes`, `cpus` and `processes` (threads count too) limit what the sandbox may use (0: the
+    machine's own limits).
     `not_freezable_because`, if set, refuses every suspend with that reason.
     `image` and `layer` are for sandboxes whose disk does not stay (see `SandboxSpec`).
     `facts["gpus"]` describes the lease's GPUs to programs inside (`/run/hubernate/gpus.json`).
@@ -66,6 +68,7 @@ class SupervisorOrder:
     layer: tuple[str, ...] = ()
     memory_bytes: int = 0
     cpus: float = 0.0
+    processes: int = MOST_PROCESSES
     facts: dict[str, Any] = field(default_factory=dict)
 
 

@@ -172,10 +172,11 @@ async def supervise(
 def _keep_within_limits(order: SupervisorOrder) -> None:
     """Where the machine cannot, the session runs all the same; the doctor says so beforehand."""
     try:
-        limits = cgroups.Limits(order.memory_bytes, order.cpus)
+        processes = cgroups.most_processes(order.processes)
+        limits = cgroups.Limits(order.memory_bytes, order.cpus, processes)
         cgroups.apply(Path(order.directory), limits)
     except (cgroups.CgroupError, OSError) as error:
-        _log.error("memory and processors are not limited: %s", error)
+        _log.error("memory, processors and processes are not limited: %s", error)
 
 
 async def _live(context: Context, sampler: Sampler, earlier: Status | None) -> Outcome | None:

@@ -82,6 +82,7 @@ class Stage:
             serve=self.kind is Kind.SESSION,
             ready_seconds=5.0,
             grace_seconds=2.0,
+            processes=0,
             snapshot=workload.snapshot.key if mode == "resume" and workload.snapshot else "",
         )
         self.order = replace(self.order, **changes)

@@ -29,7 +29,7 @@ HYBRID = """\
         (
             UNIFIED,
             "0::/user.slice/session-1.scope",
-            (Place("/sys/fs/cgroup", 2, ("memory", "cpu")),),
+            (Place("/sys/fs/cgroup", 2, ("memory", "cpu", "pids")),),
         ),
         (
             HYBRID,
@@ -70,6 +70,8 @@ def test_where_groups_can_be_made(mounts: str, own: str, expected: tuple[Place, 
             {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "1000"},
         ),
         (Limits(0, 0.0), Place("/", 2, ("memory", "cpu")), {}),
+        (Limits(0, 0.0, 7), Place("/", 2, ("pids",)), {"pids.max": "7"}),
+        (Limits(0, 0.0, 7), Place("/", 1, ("cpu",)), {}),
     ],
 )
 def test_what_is_written_into_a_group(limits: Limits, place: Place, files: dict[str, str]) -> None:
@@ -146,6 +148,36 @@ async def test_a_tree_comes_back_within_its_limits(limited: Box) -> None:
     await until(has_its_memory, "the memory that came back counts")
 
 
+BOMB = """
+import os, time
+for count in range(200):
+    try:
+        if os.fork() == 0:
+            time.sleep(999)
+    except BlockingIOError:
+        print("refused after", count, flush=True)
+        break
+time.sleep(999)
+"""
+
+
+async def test_who_starts_too_many_processes_is_refused(limited: Box) -> None:
+    directory = limited.spec.directory
+    cgroups.apply(directory, Limits(300 * 2**20, 0.5, processes=50))
+    found = [group for group in cgroups.joined(directory) if (group / "pids.max").exists()]
+    if not found:
+        pytest.skip("There is no control group for pids here.")
+    await limited.start(PYTHON, "-c", BOMB)
+    await limited.says("refused after 4")
+    assert 40 < number(found[0], "pids.current") <= 50
+
+
+def test_a_kernel_that_can_have_few_processes_keeps_half_of_them() -> None:
+    most = min(int(Path("/proc/sys/kernel", n).read_text()) for n in ("pid_max", "threads-max"))
+    assert cgroups.most_processes(10) == 10
+    assert cgroups.most_processes(10**9) == most // 2
+
+
 async def test_groups_are_made_again_changed_and_taken_away(limited: Box) -> None:
     directory = limited.spec.directory
     first = cgroups.joined(directory)
@@ -184,10 +216,11 @@ def test_a_sandbox_without_limits_has_no_groups(tmp_path: Path) -> None:
 
 
 BOTH = (
-    Place("/u", 2, ("memory", "cpu")),
+    Place("/u", 2, ("memory", "cpu", "pids")),
     Place("/m", 1, ("memory",)),
     Place("/c", 1, ("cpu",)),
 )
+PIDS = Place("/p", 1, ("pids",))
 
 
 @pytest.mark.parametrize(
@@ -197,6 +230,12 @@ BOTH = (
         (Limits(1, 1), BOTH, ("hugetlb",), ["/m", "/c"]),
         (Limits(1, 0), BOTH, (), ["/m"]),
         (Limits(0, 1), BOTH, ("cpu",), ["/u"]),
+        (Limits(1, 1, 9), (*BOTH, PIDS), ("memory", "cpu", "pids"), ["/u"]),
+        (Limits(1, 1, 9), (*BOTH, PIDS), ("memory", "cpu"), ["/m", "/c", "/p"]),
+        (Limits(1, 1, 9), BOTH, ("memory", "cpu"), ["/u"]),
+        (Limits(1, 1, 9), BOTH, (), ["/m", "/c"]),
+        (Limits(0, 0, 9), (*BOTH, PIDS), (), ["/p"]),
+        (Limits(0, 0, 9), BOTH, (), []),
     ],
 )
 def test_which_hierarchy_is_used(
