@@ -16,6 +16,7 @@ INNER_RUN = "/run/hubernate"
 INNER_LOG = f"{INNER_RUN}/output.log"
 INNER_TMP = "/tmp"  # noqa: S108 - the sandbox's own
 TMP = "tmp"  # below the directory: the sandbox's /tmp
+TMP_MODE = 0o1700  # nobody else is inside, and on the host nobody else may plant files in it
 EXIT_FILE = "exit"
 INIT_FOLDER = "/.init"
 HOST_ETC = "/.host/etc"

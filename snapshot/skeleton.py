@@ -57,7 +57,7 @@ def build(spec: SandboxSpec, host: plan.HostFacts, mounts: tuple[plan.Mount, ...
         own.chmod(0o711)
     for name in ("root", "dev", "devices", "ext", "pins"):
         _make_folder(own / name)
-    for name, mode in (("tmp", 0o1777), ("run", 0o700)):
+    for name, mode in ((plan.TMP, plan.TMP_MODE), ("run", 0o700)):
         _own_folder(own / name, mode, spec)
     root = own / "root"
     for name in ("proc", "etc", "run", "var", "home"):

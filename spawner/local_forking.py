@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from snapshot.model import Identity
-from snapshot.plan import EXIT_FILE, TMP
+from snapshot.plan import EXIT_FILE, TMP, TMP_MODE
 from spawner.supervisor.inside import GPUS_FILE, IDENTITY_FILE, RESUME_FILE, opened
 
 RUN: Final = "run"
 PINS: Final = "pins"
 COPY_SECONDS: Final = 600.0
-_OWN_FOLDERS: Final = ((TMP, 0o1777), (RUN, 0o700))
+_OWN_FOLDERS: Final = ((TMP, TMP_MODE), (RUN, 0o700))
 _NOT_THE_FORKS: Final = (IDENTITY_FILE, RESUME_FILE, GPUS_FILE, EXIT_FILE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import socket
 from dataclasses import replace
@@ -116,6 +117,29 @@ for root in ("/", "/usr", "/usr/local/lib", "/etc", "/.host/etc", "/opt", "/sys"
 """
     said = await run_inside(box, program)
     assert said.split() == ["/home/alice", "/tmp", "/run/hubernate", "/dev/shm", "/var/tmp"]
+
+
+async def can_plant(path: Path) -> bool:
+    """Whether another account of the host can create this file."""
+    nobody = 65534
+    tried = await asyncio.create_subprocess_exec(
+        "touch", path, user=nobody, group=nobody, extra_groups=[], stderr=asyncio.subprocess.DEVNULL
+    )
+    return await tried.wait() == 0
+
+
+@pytest.mark.usefixtures("working_criu")
+async def test_no_other_account_of_the_host_reaches_a_sessions_tmp(box: Box) -> None:
+    forever = "import time, os; os.chdir('/tmp'); open('own', 'w'); print('up'); time.sleep(999)"
+    await box.start(PYTHON, "-u", "-c", forever)
+    await box.says("up")
+    stored = await box.freeze()
+    folder = box.spec.directory / "tmp"
+    folder.chmod(0o1777)  # as an earlier release made it
+    assert await can_plant(folder / "before")
+    await box.thaw(stored)
+    assert (folder / "own").exists()
+    assert not await can_plant(folder / "after")
 
 
 async def test_only_the_leased_devices_exist(box: Box, passable: Path) -> None:

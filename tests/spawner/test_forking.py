@@ -122,7 +122,7 @@ def test_the_fork_gets_tmp_run_and_pins_but_not_who_the_other_was(tmp_path: Path
     assert [path.name for path in (target / "run").iterdir()] == ["output.log"]
     assert (target / "pins" / "1-1" / "7").samefile(source / "pins" / "1-1" / "7")
     modes = [(target / name).stat().st_mode & 0o7777 for name in (".", "tmp", "run", "pins")]
-    assert modes == [0o711, 0o1777, 0o700, 0o755]
+    assert modes == [0o711, 0o1700, 0o700, 0o755]
 
 
 @needs_root
