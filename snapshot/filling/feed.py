@@ -66,6 +66,7 @@ class Feed:
     def __init__(self, snapshot: Snapshot, layout: Layout, ground: Ground) -> None:
         self._snapshot, self._layout, self._ground = snapshot, layout, ground
         self._trouble = ""
+        self._told: set[str] = set()
         self._at_work: dict[int, float] = {}
         self._came_at = 0.0
         self._faults: deque[int] = deque()
@@ -206,15 +207,16 @@ class Feed:
                 job()
                 return
             except (SnapshotError, OSError) as error:
-                _log.warning("pages do not come: %s", error)
-                self._rest_after(str(error))
+                self._rest_after(str(error), _log.warning)
             except Exception as error:  # whatever it is, somebody waits for these pages
-                _log.exception("pages do not come")
-                self._rest_after(repr(error))
+                self._rest_after(repr(error), _log.exception)
 
-    def _rest_after(self, trouble: str) -> None:
-        self._trouble = trouble
+    def _rest_after(self, trouble: str, log: Callable[[str, str], None]) -> None:
         with self._news:
+            if trouble not in self._told:  # a store may be away for days, and each thread asks on
+                log("pages do not come: %s", trouble)
+            self._told.add(trouble)
+            self._trouble = trouble
             self._news.wait_for(lambda: self._is_closed, RETRY_SECONDS)
 
     def _bring_block(self, block: int) -> None:
@@ -246,6 +248,7 @@ class Feed:
     def _read(self, order: Order) -> None:
         self._snapshot.read(order, self._ground.take)
         self._trouble, self._came_at = "", time.monotonic()
+        self._told.clear()
 
     def _background(self) -> Iterator[Callable[[], None]]:
         for space in self._layout.spaces:

@@ -136,6 +136,25 @@ def test_a_store_that_is_away_is_waited_for_and_named(tmp_path: Path) -> None:
         tree.ends()
 
 
+def test_what_keeps_pages_away_is_logged_once_and_not_for_each_try(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores: list[StoreThatIsDown] = []
+
+    def wrap(store: Store) -> Store:
+        stores.append(StoreThatIsDown(store, down=False, times=12))
+        return stores[0]
+
+    with faulting(tmp_path, "plain", wrap=wrap) as tree:
+        stores[0].calls, stores[0].down = 0, True
+        tree.program.send_on()
+        tree.go()
+        tree.ends()
+    # The last refusal may be heard of after another thread's first success.
+    logged = [r for r in caplog.records if "the store is down" in r.getMessage()]
+    assert 1 <= len(logged) <= 2
+
+
 def test_a_store_that_says_nothing_is_named_too(tmp_path: Path) -> None:
     gate = threading.Event()
     with faulting(tmp_path, "plain", wrap=lambda s: StoreThatIsSlowToRead(s, gate=gate)) as tree:
