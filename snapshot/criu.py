@@ -14,6 +14,7 @@ from pathlib import Path
 from snapshot import programs
 from snapshot.model import Process, Tools
 from snapshot.plan import Mount
+from snapshot.printable import printable
 
 OLDEST_VERSION = (4, 2)
 CHECK_SECONDS = 20.0
@@ -109,6 +110,9 @@ _SENTENCES: tuple[tuple[str, str], ...] = (
     (r"Cannot allocate memory", "There is not enough memory."),
     (r"seize.*(Operation not permitted)", "A debugger or tracer is attached to a program."),
 )
+LONGEST_ERROR = 400
+"""Characters of CRIU's own words that people see; names that programs chose are part of them."""
+
 _NOISE = (
     "RLIMIT_NOFILE",
     "iptables",
@@ -120,12 +124,14 @@ _NOISE = (
 
 
 def dominant_error(log: str) -> str:
-    """The first error line of a log that is not noise, without time stamp and prefix (pure)."""
+    """The first error line of a log that is not noise, without time stamp and prefix, printable
+    (pure)."""
     errors = [line for line in log.splitlines() if "Error (" in line]
     telling = [line for line in errors if not any(word in line for word in _NOISE)] or errors
     if not telling:
         return ""
-    return re.sub(r"^\(\d+\.\d+\)\s*(\d+:\s*)?Error \([^)]*\):\s*", "", telling[0]).strip()
+    said = re.sub(r"^\(\d+\.\d+\)\s*(\d+:\s*)?Error \([^)]*\):\s*", "", telling[0])
+    return printable(said.strip(), LONGEST_ERROR)
 
 
 def explain(log: str) -> str:

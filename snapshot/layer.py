@@ -24,10 +24,11 @@ from snapshot.layer_base import LayerError, baseline, opened_folder, told
 from snapshot.model import SandboxSpec
 from snapshot.plan import Mount, key_of
 from snapshot.ports import SnapshotWriter
+from snapshot.printable import printable
 from snapshot.tree import Changes, Entry, Item, Run, Tree, difference, to_line
 from snapshot.tree_scan import MOUNTED, opened, scan
 
-__all__ = ["PART", "LayerError", "LayerRecord", "capture", "notes", "readable"]
+__all__ = ["PART", "LayerError", "LayerRecord", "capture", "notes"]
 
 PART = 4 * 2**20
 """Bytes of one part. The writer holds a few of them."""
@@ -40,6 +41,8 @@ SMALL_HOLE = 2**16
 
 NAMED = 3
 """So many of what was left out are named to the user, the rest is counted."""
+
+LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +234,10 @@ def _summary(left_out: Mapping[str, str]) -> tuple[str, ...]:
     counted = Counter(why for why in left_out.values() if why in _COUNTED)
     named = sorted(path for path, why in left_out.items() if why not in _COUNTED)
     lines = [f"{count} {_COUNTED[why]}" for why, count in sorted(counted.items())]
-    lines += [f"{readable(path)} ({left_out[path]})" for path in named[:NAMED]]
+    lines += [
+        f"{printable(path, LONGEST_NAME, keep_end=True)} ({left_out[path]})"
+        for path in named[:NAMED]
+    ]
     if len(named) > NAMED:
         lines.append(f"{len(named) - NAMED} more")
     return tuple(lines)
@@ -241,9 +247,3 @@ _COUNTED = {
     "a socket": "socket(s); those of running programs come back with them",
     "a device": "device(s)",
 }
-
-
-def readable(path: str) -> str:
-    """A name that a program inside chose, for people: printable, and not too long."""
-    shown = "".join(c if c.isprintable() else "?" for c in path)
-    return shown if len(shown) <= 80 else f"…{shown[-79:]}"

@@ -17,11 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from snapshot.errors import TamperedError
-from snapshot.layer import LayerRecord, notes, readable
+from snapshot.layer import LONGEST_NAME, LayerRecord, notes
 from snapshot.layer_base import begin, opened_folder, told
 from snapshot.model import SandboxSpec
 from snapshot.pins import Namespace
 from snapshot.plan import Mount
+from snapshot.printable import printable
 from snapshot.record import TreeRecord
 from snapshot.tree import Attributes, Item, Run, from_line
 from snapshot.tree_scan import attributes_of, opened
@@ -49,7 +50,8 @@ def _databases(about: TreeRecord, space: Namespace) -> Iterator[str]:
     for name in sorted({pin.name for pin in about.pins if pin.name.startswith(folders)}):
         with contextlib.suppress(OSError):
             if _begins_with(space, name, _SQLITE):
-                yield f"{readable(name)} can only be read until the program opens it again."
+                shown = printable(name, LONGEST_NAME, keep_end=True)
+                yield f"{shown} can only be read until the program opens it again."
 
 
 def _begins_with(space: Namespace, name: str, magic: bytes) -> bool:

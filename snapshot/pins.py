@@ -21,6 +21,7 @@ from pathlib import Path
 from snapshot import images, linux
 from snapshot.model import SandboxSpec
 from snapshot.plan import DEVICE_FOLDER, PIN_FOLDER, Mount
+from snapshot.printable import printable
 
 COPY_BYTES = 256 * 2**20
 """At most this much of mapped files goes into a snapshot when they cannot be linked."""
@@ -32,8 +33,8 @@ class PinError(Exception):
     """A file that the tree needs is gone and was not kept. The message names it."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"The file {path} that the session had open is gone.")
-        self.path = path
+        self.path = printable(path, keep_end=True)
+        super().__init__(f"The file {self.path} that the session had open is gone.")
 
 
 @dataclass(frozen=True, slots=True)

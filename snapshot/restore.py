@@ -47,11 +47,13 @@ from snapshot.gpu.thawing import BringingBack
 from snapshot.half_built import half_built
 from snapshot.model import Process, SandboxSpec, StoreSettings, Thawed, Tools
 from snapshot.ports import Repository, Snapshot
+from snapshot.printable import printable
 from snapshot.refusals import CannotThawError, SnapshotRefusedError
 from snapshot.scratch import Scratch, scratch
 
 RESTORE_SECONDS = 120.0
 PID_FILE = "restored.pid"
+LONGEST_NOTE = 400
 _FILES = "files.img"
 _ADAPTED = (_FILES, locks.FILE)  # written once it is known what the world is like by now
 _USER_NAMESPACE = "userns-"
@@ -151,6 +153,7 @@ class Restore:
         if about.gpu:
             with self.steps.step("gpu"):
                 await gpu.bring_back(process)
+        notes = tuple(printable(note, LONGEST_NOTE) for note in notes)
         return Thawed(process, notes, dict(self.steps.seconds), dict(snapshot.facts), filling)
 
     def _prepare(

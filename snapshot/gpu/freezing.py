@@ -78,7 +78,8 @@ class Taking:
                 programs.append(member)
             elif held:
                 what = _HOLDS.format(", ".join(held))
-                blockers.append(Blocker(member.pid, proc.command(member.pid), what, _END_IT))
+                name = putting_back.short_name(member)
+                blockers.append(Blocker(member.pid, name, what, _END_IT))
         self._programs = tuple(programs)
         return tuple(blockers)
 

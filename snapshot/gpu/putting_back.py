@@ -14,6 +14,7 @@ from pathlib import Path
 from snapshot import proc
 from snapshot.gpu.driver import Driver, GpuError, State
 from snapshot.model import Process, SandboxSpec
+from snapshot.printable import printable
 
 NOTE_FILE = "gpu.json"
 NAME_LENGTH = 60
@@ -38,8 +39,7 @@ async def put_back(driver: Driver, processes: Sequence[Process], pairs: Pairs = 
 
 def short_name(process: Process) -> str:
     """The beginning of a program's command line, for a sentence."""
-    words = " ".join(proc.command(process.pid).split())
-    return words if len(words) <= NAME_LENGTH else f"{words[:NAME_LENGTH]}…"
+    return printable(" ".join(proc.command(process.pid).split()), NAME_LENGTH)
 
 
 async def _restore(driver: Driver, process: Process, pairs: Pairs) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from snapshot.inspection import words
 from snapshot.inspection.facts import Held, IdMaps, Kind, Peer, ProcessFacts, TreeFacts
 from snapshot.model import Blocker
+from snapshot.printable import printable
 
 MOST_BLOCKERS = 20
 """So many are told; more would be read by nobody."""
@@ -268,7 +269,7 @@ def _all(tree: TreeFacts, setting: Setting) -> Iterator[Blocker]:
 
 
 def _of_process(process: ProcessFacts) -> Iterator[Blocker]:
-    name = words.plain(process.command, words.LONGEST_COMMAND)
+    name = printable(process.command, words.LONGEST_COMMAND)
     if process.tracer:
         what = f"it is being traced (by process {process.tracer} of this machine)"
         yield Blocker(process.pid, name, what, "End the debugger or tracer first.")
@@ -281,9 +282,9 @@ def _of_held(process: ProcessFacts, held: Held, setting: Setting) -> Iterator[Bl
     """The first rule that holds: one thing is told once."""
     for rule in RULES:
         if held.kind in rule.kinds and rule.holds(held, setting):
-            called = words.plain(rule.called(held))
+            called = printable(rule.called(held))
             what = rule.what.format(called, gib=setting.ghost_bytes >> 30)
             yield Blocker(
-                process.pid, words.plain(process.command, words.LONGEST_COMMAND), what, rule.remedy
+                process.pid, printable(process.command, words.LONGEST_COMMAND), what, rule.remedy
             )
             return

@@ -26,6 +26,7 @@ from snapshot import proc
 from snapshot.inspection import tree, words
 from snapshot.inspection.unix_sockets import in_own_thread
 from snapshot.model import Blocker, Process
+from snapshot.printable import printable
 
 PTRACE_SEIZE: Final = 0x4206
 PTRACE_INTERRUPT: Final = 0x4207
@@ -166,5 +167,5 @@ def _has_ended(thread: int) -> bool:
 
 def _blocker(thread: int, what: str) -> Blocker:
     status = proc.read_text(f"/proc/{thread}/status")
-    command = words.plain(proc.command(thread), words.LONGEST_COMMAND)
+    command = printable(proc.command(thread), words.LONGEST_COMMAND)
     return Blocker(tree.inner_pid(status), command, what, _REMEDIES[what])

@@ -88,9 +88,3 @@ def device_words(name: str) -> str:
         if name.startswith(beginning):
             return f"{words} ({name})"
     return f"the device {name}"
-
-
-def plain(text: str, longest: int = 160) -> str:
-    """Text from inside a session, fit for other people's screens: one short printable line."""
-    shown = "".join(char if char.isprintable() else "?" for char in text)
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
