@@ -28,6 +28,9 @@ FIRST_SPAN, LONGEST_SPAN = 4, 64
 """Blocks brought for a fault: the one it lies in, and those that follow; twice as many each time
 that the next fault is where they end, because somebody reads on (4 MiB at most)."""
 
+BLOCKS_AT_ONCE = 128
+"""Of a working set: planned and read together."""
+
 _MOST_EXPECTED = 1024
 
 URGENT_THREADS, WARM_THREADS = 2, 2
@@ -39,6 +42,9 @@ SILENT_SECONDS = 3.0
 QUIET_SECONDS, LATEST_SECONDS = 0.15, 1.5
 REST_NICENESS = 5
 
+
+_Parts = Sequence[tuple[int, int]]
+"""(first, stop) of pages, ascending."""
 
 _Zeros = list[tuple[int, int]]
 """(number of the first page in bytes, bytes) of pages of zeros."""
@@ -74,7 +80,7 @@ class Feed:
         self._needed: list[int] = []
         self._expected: dict[int, int] = {}
         self._is_recording = True
-        self._first: deque[int] = deque()
+        self._first: Iterator[Callable[[], None]] = iter(())
         self._asked_at = self._latest = 0.0
         self._rest: Iterator[Callable[[], None]] = iter(())
         self._news = threading.Condition()
@@ -92,7 +98,7 @@ class Feed:
         The rest waits until nothing was asked for during `QUIET_SECONDS` (at most `LATEST_SECONDS`):
         the first cell has the processors, and what it needs is seen, and recorded.
         """
-        self._first = deque(block for block in working_set if block * BLOCK < self._layout.pages)
+        self._first = self._jobs_of(working_set)
         self._rest = self._background()
         self._latest = time.monotonic() + LATEST_SECONDS
         self._employ(WARM_THREADS if self._is_here() else FETCHERS, self._bring_all)
@@ -110,13 +116,11 @@ class Feed:
             self._asked.add(block)
             self._faults.append(block)
             self._asked_at = time.monotonic()
-            if self._is_recording:
-                self._needed.append(block)
             self._news.notify()
 
     def needed(self) -> list[int]:
-        """The blocks that were asked for before the rest began to come, in that order, each once:
-        the working set of a first cell, not what a program reads through later."""
+        """The blocks that were asked for before the rest began to come, with what followed them, in
+        that order, each once: the working set of a first cell."""
         with self._news:
             return list(dict.fromkeys(self._needed))
 
@@ -143,27 +147,23 @@ class Feed:
 
     def _bring_all(self) -> None:
         """What the others do: faults first, then the working set, then the rest."""
-        while not self._is_closed and (self._answer_one() or self._bring_one_of_first()):
+        # Of equal standing with the session, this would take half of a small machine from it; what
+        # somebody waits for has threads of its own.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), REST_NICENESS)
+        while not self._is_closed and (self._answer_one() or self._do_next_of(self._first)):
             pass
         self._until_quiet()
         self._is_recording = False
-        # Of equal standing with the session, this would take half of a small machine from it.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), REST_NICENESS)
-        while not self._is_closed:
-            if self._answer_one():
-                continue
-            with self._planning:
-                job = next(self._rest, None)
-            if job is None:
-                return
-            self._insist(job)
+        while not self._is_closed and (self._answer_one() or self._do_next_of(self._rest)):
+            pass
 
-    def _bring_one_of_first(self) -> bool:
-        try:
-            block = self._first.popleft()
-        except IndexError:
+    def _do_next_of(self, jobs: Iterator[Callable[[], None]]) -> bool:
+        """Do the next job, if there is one."""
+        with self._planning:
+            job = next(jobs, None)
+        if job is None:
             return False
-        self._insist(lambda: self._bring_block(block))
+        self._insist(job)
         return True
 
     def _until_quiet(self) -> None:
@@ -225,19 +225,22 @@ class Feed:
             self._expected.clear()
         self._expected[block + span] = min(2 * span, LONGEST_SPAN)
         space, _ = self._layout.locate(first)
-        self._bring(space, first, min(first + BLOCK * span, space.stop))
+        stop = min(first + BLOCK * span, space.stop)
+        self._bring(space, first, stop)
         with self._news:
             self._asked.discard(block)
+            if self._is_recording:
+                self._needed += range(block, -(-stop // BLOCK))
 
     def _bring(self, space: Space, first: int, stop: int) -> None:
-        orders, zeros = self._plan(space, first, stop)
+        orders, zeros = self._plan(space, [(first, stop)])
         self._bring_zeros(zeros)
         for order in orders:
             self._read(order)
 
-    def _plan(self, space: Space, first: int, stop: int) -> tuple[list[Order], _Zeros]:
+    def _plan(self, space: Space, parts: _Parts) -> tuple[list[Order], _Zeros]:
         """What to read for those pages of one space that are yet to come, and which are zero."""
-        left = self._ground.left(space, first, stop - first)
+        left = [run for low, high in parts for run in self._ground.left(space, low, high - low)]
         runs = [run for low, high in left for run in _between(space, low, high)]
         return self._snapshot.plan_with_zeros(space.kind, space.id, runs)
 
@@ -250,15 +253,29 @@ class Feed:
         self._trouble, self._came_at = "", time.monotonic()
         self._told.clear()
 
+    def _jobs_of(self, working_set: Sequence[int]) -> Iterator[Callable[[], None]]:
+        """Blocks of a working set, many at once: one by one, they would cost more to look up than
+        to bring."""
+        known = [block for block in working_set if block * BLOCK < self._layout.pages]
+        for start in range(0, len(known), BLOCKS_AT_ONCE):
+            wanted = known[start:][:BLOCKS_AT_ONCE]
+            for space in self._layout.spaces:
+                inside = sorted(b for b in wanted if space.base <= b * BLOCK < space.stop)
+                parts = [(b * BLOCK, min((b + 1) * BLOCK, space.stop)) for b in inside]
+                yield from self._jobs(space, parts)
+
     def _background(self) -> Iterator[Callable[[], None]]:
         for space in self._layout.spaces:
             for first in range(space.base, space.stop, SLICE_PAGES):
                 stop = min(first + SLICE_PAGES, space.stop)
-                orders, zeros = self._plan(space, first, stop)
-                # A job of its own: what fails here would end the planning, and all that follows.
-                yield lambda zeros=zeros: self._bring_zeros(zeros)  # type: ignore[misc]
-                for order in orders:
-                    yield lambda order=order: self._read(order)  # type: ignore[misc]
+                yield from self._jobs(space, [(first, stop)])
+
+    def _jobs(self, space: Space, parts: _Parts) -> Iterator[Callable[[], None]]:
+        orders, zeros = self._plan(space, parts)
+        # A job of its own: what fails here would end the planning, and all that follows.
+        yield lambda: self._bring_zeros(zeros)
+        for order in orders:
+            yield lambda order=order: self._read(order)  # type: ignore[misc]
 
 
 def _between(space: Space, first: int, stop: int) -> Iterator[tuple[int, int, int]]:

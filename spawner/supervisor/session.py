@@ -99,6 +99,7 @@ class SessionLife:
             self._running("resumed")
         else:
             # People may come in; the scheduler hears of `running` when nothing is missing.
+            _log.info("answers while its memory arrives")
             context.board.update(host_port=context.sandbox.network.host_port)
         return None
 
