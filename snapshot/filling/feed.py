@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from snapshot.errors import SnapshotError
+from snapshot.filling.ahead import ReadAhead
 from snapshot.filling.territory import BLOCK, Layout, Space
 from snapshot.images import PAGE
-from snapshot.orders import Order
+from snapshot.orders import Order, Sink
 from snapshot.reader import FETCHERS, Snapshot
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ BLOCKS_AT_ONCE = 128
 
 _MOST_EXPECTED = 1024
 
-URGENT_THREADS, WARM_THREADS = 2, 2
+URGENT_THREADS, AHEAD_THREADS, WARM_THREADS = 2, 2, 2
 SLICE_PAGES = 2**16
 RETRY_SECONDS = 1.0
 SILENT_SECONDS = 3.0
@@ -81,26 +82,31 @@ class Feed:
         self._expected: dict[int, int] = {}
         self._is_recording = True
         self._first: Iterator[Callable[[], None]] = iter(())
+        self._ahead = ReadAhead(ground.take)
+        self._gone = threading.Event()
         self._asked_at = self._latest = 0.0
         self._rest: Iterator[Callable[[], None]] = iter(())
         self._news = threading.Condition()
         self._planning = threading.Lock()
         self._is_closed = False
 
-    def start(self) -> None:
-        """Begin to answer faults."""
+    def start(self, working_set: Sequence[int] = ()) -> None:
+        """Begin to answer faults, and to read ahead: `working_set` are blocks (page number //
+        `BLOCK`) in the order in which they are needed."""
+        self._first = self._jobs_of(working_set)
         self._employ(URGENT_THREADS, self._answer)
+        self._employ(AHEAD_THREADS, self._read_ahead)
 
-    def go(self, working_set: Sequence[int]) -> None:
-        """Begin to bring everything; `working_set` are blocks (page number // `BLOCK`) in the order
-        in which they are needed.
+    def go(self) -> None:
+        """Begin to put everything in place.
 
         The rest waits until nothing was asked for during `QUIET_SECONDS` (at most `LATEST_SECONDS`):
         the first cell has the processors, and what it needs is seen, and recorded.
         """
-        self._first = self._jobs_of(working_set)
+        self._ahead.go()
         self._rest = self._background()
         self._latest = time.monotonic() + LATEST_SECONDS
+        self._gone.set()
         self._employ(WARM_THREADS if self._is_here() else FETCHERS, self._bring_all)
 
     def _employ(self, count: int, work: Callable[[], None]) -> None:
@@ -116,6 +122,8 @@ class Feed:
             self._asked.add(block)
             self._faults.append(block)
             self._asked_at = time.monotonic()
+            if self._is_recording:
+                self._needed.append(block)
             self._news.notify()
 
     def needed(self) -> list[int]:
@@ -150,12 +158,20 @@ class Feed:
         # Of equal standing with the session, this would take half of a small machine from it; what
         # somebody waits for has threads of its own.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), REST_NICENESS)
-        while not self._is_closed and (self._answer_one() or self._do_next_of(self._first)):
+        while not self._is_closed and (
+            self._answer_one() or self._ahead.hand_on() or self._do_next_of(self._first)
+        ):
             pass
         self._until_quiet()
         self._is_recording = False
         while not self._is_closed and (self._answer_one() or self._do_next_of(self._rest)):
             pass
+
+    def _read_ahead(self) -> None:
+        """Read what is needed first while there is nowhere to put it yet."""
+        while not (self._is_closed or self._gone.is_set() or self._ahead.is_full):
+            if not self._do_next_of(self._first):
+                return
 
     def _do_next_of(self, jobs: Iterator[Callable[[], None]]) -> bool:
         """Do the next job, if there is one."""
@@ -230,7 +246,7 @@ class Feed:
         with self._news:
             self._asked.discard(block)
             if self._is_recording:
-                self._needed += range(block, -(-stop // BLOCK))
+                self._needed += range(block + 1, -(-stop // BLOCK))
 
     def _bring(self, space: Space, first: int, stop: int) -> None:
         orders, zeros = self._plan(space, [(first, stop)])
@@ -241,15 +257,18 @@ class Feed:
     def _plan(self, space: Space, parts: _Parts) -> tuple[list[Order], _Zeros]:
         """What to read for those pages of one space that are yet to come, and which are zero."""
         left = [run for low, high in parts for run in self._ground.left(space, low, high - low)]
-        runs = [run for low, high in left for run in _between(space, low, high)]
+        return self._orders(space, left)
+
+    def _orders(self, space: Space, parts: _Parts) -> tuple[list[Order], _Zeros]:
+        runs = [run for low, high in parts for run in _between(space, low, high)]
         return self._snapshot.plan_with_zeros(space.kind, space.id, runs)
 
     def _bring_zeros(self, zeros: _Zeros) -> None:
         for target, length in zeros:
             self._ground.take_zeros(target // PAGE, length // PAGE)
 
-    def _read(self, order: Order) -> None:
-        self._snapshot.read(order, self._ground.take)
+    def _read(self, order: Order, sink: Sink | None = None) -> None:
+        self._snapshot.read(order, sink or self._ground.take)
         self._trouble, self._came_at = "", time.monotonic()
         self._told.clear()
 
@@ -262,7 +281,8 @@ class Feed:
             for space in self._layout.spaces:
                 inside = sorted(b for b in wanted if space.base <= b * BLOCK < space.stop)
                 parts = [(b * BLOCK, min((b + 1) * BLOCK, space.stop)) for b in inside]
-                yield from self._jobs(space, parts)
+                for order in self._orders(space, parts)[0]:
+                    yield lambda order=order: self._read(order, self._ahead.put)  # type: ignore[misc]
 
     def _background(self) -> Iterator[Callable[[], None]]:
         for space in self._layout.spaces:

@@ -137,7 +137,7 @@ class Filler:
         listener = self._listen()
         self._poll.register(listener.fileno(), select.EPOLLIN)
         self._listen_to_supervisor()
-        self._feed.start()
+        self._feed.start(self._order.working_set)
         try:
             while not self._is_filled():
                 self._journal.check()
@@ -210,7 +210,7 @@ class Filler:
                 self._began = time.monotonic()
                 for family in self._families.values():
                     family.is_settled = True
-                self._feed.go(self._order.working_set)
+                self._feed.go()
             case "tree":
                 self._tree = descriptors[0]
                 self._poll.register(self._tree, select.EPOLLIN)
