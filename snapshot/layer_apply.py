@@ -12,9 +12,9 @@ import os
 import shutil
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from snapshot.errors import TamperedError
 from snapshot.layer import LONGEST_NAME, LayerRecord, notes
@@ -75,17 +75,24 @@ def apply(
     does."""
     begin(spec, mounts)
     for record in records:
-        with told(record.folder), opened_folder(spec, mounts, record.folder) as root:
-            _Applying(root, record, read_file).run()
+        # Parts are closed here and not when they are collected, which may be in any thread: ending a
+        # pool in one that is just being started never returns.
+        with (
+            told(record.folder),
+            opened_folder(spec, mounts, record.folder) as root,
+            closing(_parts(record.index_name, record.index_parts, read_file)) as index,
+            closing(_parts(record.data_name, record.data_parts, read_file)) as data,
+        ):
+            _Applying(root, index, data).run()
 
 
 class _Applying:
     """Applies one folder's layer."""
 
-    def __init__(self, root: int, record: LayerRecord, read_file: ReadFile) -> None:
+    def __init__(self, root: int, index: Iterator[bytes], data: Iterator[bytes]) -> None:
         self._root = root
-        self._lines = _lines(_parts(record.index_name, record.index_parts, read_file))
-        self._contents = _Contents(_parts(record.data_name, record.data_parts, read_file))
+        self._lines = _lines(index)
+        self._contents = _Contents(data)
         self._make: dict[str, Callable[[int, str, Item], None]] = {
             "file": self._file,
             "link": self._link,
@@ -205,8 +212,10 @@ class _Contents:
             offset, data = offset + written, data[written:]
 
 
-def _parts(name: Callable[[int], str], count: int, read_file: ReadFile) -> Iterator[bytes]:
-    """The parts in order, the next ones already on their way. At most AHEAD are held."""
+def _parts(
+    name: Callable[[int], str], count: int, read_file: ReadFile
+) -> Generator[bytes, None, None]:
+    """The parts in order, the next ones already on their way. At most AHEAD are held. To be closed."""
     with ThreadPoolExecutor(AHEAD, "layer") as pool:
         coming: deque[Future[bytes]] = deque()
         try:

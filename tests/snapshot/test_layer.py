@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -525,3 +526,19 @@ def test_applying_twice_gives_the_same(here: Place, there: Place) -> None:
     there.apply(records, parts)
     there.apply(records, parts)
     assert seen(there.work) == seen(here.work)
+
+
+def test_nothing_reads_on_after_a_failure(here: Place) -> None:
+    """A pool that is ended when it is collected may be ended in a thread that is just starting."""
+    here.begin()
+    (here.work / "a").write_bytes(os.urandom(3 * layer.PART))
+    parts = Parts()
+    records = here.capture(parts)
+    damaged = {name: data[:-1] for name, data in parts.files.items()}
+    caught: list[BaseException] = []
+    try:
+        layer_apply.apply(records, here.spec, here.mounts, damaged.__getitem__)
+    except TamperedError as error:
+        caught.append(error)  # and with it everything that was at work
+    assert caught
+    assert [t.name for t in threading.enumerate() if t.name.startswith("layer")] == []
