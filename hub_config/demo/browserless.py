@@ -7,6 +7,7 @@ browser would use. Used by the demo, by the benchmarks and by the end-to-end tes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import uuid
@@ -19,9 +20,20 @@ import httpx
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+HANG_UP_SECONDS = 2.0
+
 
 class StoryError(Exception):
     """Something that should have happened did not; the message says what."""
+
+
+async def hang_up(socket: WebSocketClientConnection) -> None:
+    """Close a websocket and see it closed: what is left open would be closed by nobody."""
+    socket.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HANG_UP_SECONDS):
+            while await socket.read_message() is not None:
+                pass
 
 
 def is_last(event: dict[str, Any]) -> bool:
@@ -156,7 +168,7 @@ class Researcher:
         try:
             yield Kernel(socket)
         finally:
-            socket.close()
+            await hang_up(socket)
 
     async def new_terminal(self, server: str = "") -> str:
         answer = await self.request(
@@ -172,7 +184,7 @@ class Researcher:
         try:
             yield Terminal(socket)
         finally:
-            socket.close()
+            await hang_up(socket)
 
 
 @dataclass(slots=True)
