@@ -8,11 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from reclaimer.durations import parse_duration
+from reclaimer.policy_document import MistakesError, load
 from reclaimer.policy_reader import Mistake, Reader
 from snapshot.retention import DAY, Match, Policy, Rule
 
@@ -33,13 +32,8 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(KiB|MiB|GiB|TiB)")
 Value = TypeVar("Value", int, float)
 
 
-class RetentionError(Exception):
-    """The policy cannot be used. `mistakes` lists everything that is wrong, by line."""
-
-    def __init__(self, source: str, mistakes: tuple[Mistake, ...]) -> None:
-        self.source = source
-        self.mistakes = mistakes
-        super().__init__("\n".join(f"{source}:{mistake}" for mistake in mistakes))
+class RetentionError(MistakesError):
+    """The policy cannot be used."""
 
 
 def default_retention_text() -> str:
@@ -67,30 +61,12 @@ def read_retention(path: Path) -> Policy:
 
 def parse_retention(text: str, source: str = "retention") -> Policy:
     """Read and check the whole text. Raises `RetentionError` with all mistakes."""
-    document = _load(text, source)
+    document = load(text, source, VERSION, RetentionError)
     reader = Reader()
     policy = _policy(reader, document)
     if reader.mistakes:
         raise RetentionError(source, tuple(sorted(reader.mistakes, key=lambda m: m.line)))
     return policy
-
-
-def _load(text: str, source: str) -> CommentedMap:
-    try:
-        document = YAML(typ="rt").load(text)
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem = str(error.problem or error).splitlines()[0]
-        raise RetentionError(source, (Mistake(line, "", problem),)) from error
-    except (YAMLError, ValueError) as error:
-        problem = f"is not YAML: {str(error).splitlines()[0]}"
-        raise RetentionError(source, (Mistake(1, "", problem),)) from error
-    if not isinstance(document, CommentedMap):
-        mistake = Mistake(
-            1, "", f"must have the keys version and rules; start with version: {VERSION}"
-        )
-        raise RetentionError(source, (mistake,))
-    return document
 
 
 def _policy(reader: Reader, document: CommentedMap) -> Policy:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from reclaimer.idleness import KERNELS, SIGNALS, Watch
 from reclaimer.policy import Action, Policy, Rule, Selector
+from reclaimer.policy_document import MistakesError, load
 from reclaimer.policy_reader import Mistake, Reader
 
 VERSION = 1
@@ -25,13 +24,8 @@ LONGEST_CORES = 1024.0
 MAX_GPUS = 100_000
 
 
-class PolicyError(Exception):
-    """The policy cannot be used. `mistakes` lists everything that is wrong, by line."""
-
-    def __init__(self, source: str, mistakes: tuple[Mistake, ...]) -> None:
-        self.source = source
-        self.mistakes = mistakes
-        super().__init__("\n".join(f"{source}:{mistake}" for mistake in mistakes))
+class PolicyError(MistakesError):
+    """The policy cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ def default_policy() -> Policy:
 
 def parse_policy(text: str, source: str = "policy") -> Policy:
     """Read and check the whole text. Raises `PolicyError` with all mistakes."""
-    document = _load(text, source)
+    document = load(text, source, VERSION, PolicyError)
     reader = Reader()
     policy = _policy(reader, document)
     if reader.mistakes:
@@ -72,24 +66,6 @@ def read_policy(path: Path) -> Policy:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise PolicyError(str(path), (Mistake(1, "", f"cannot be read: {reason}"),)) from error
     return parse_policy(text, str(path))
-
-
-def _load(text: str, source: str) -> CommentedMap:
-    try:
-        document = YAML(typ="rt").load(text)
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem = str(error.problem or error).splitlines()[0]
-        raise PolicyError(source, (Mistake(line, "", problem),)) from error
-    except (YAMLError, ValueError) as error:
-        problem = f"is not YAML: {str(error).splitlines()[0]}"
-        raise PolicyError(source, (Mistake(1, "", problem),)) from error
-    if not isinstance(document, CommentedMap):
-        mistake = Mistake(
-            1, "", f"must have the keys version and rules; start with version: {VERSION}"
-        )
-        raise PolicyError(source, (mistake,))
-    return document
 
 
 def _policy(reader: Reader, document: CommentedMap) -> Policy:

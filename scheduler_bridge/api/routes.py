@@ -124,6 +124,14 @@ def wish_routes(operations: Operations) -> APIRouter:
         scheduler.set_idleness(workload_id, body, actor=who.name)
         return Response(status_code=204)
 
+    return router
+
+
+def expiry_routes(operations: Operations) -> APIRouter:
+    """Until when a suspended session is kept, and its end."""
+    router = APIRouter(tags=["workloads"])
+    scheduler = operations.scheduler
+
     @router.put("/workloads/{workload_id}/expiry", status_code=204)
     async def announce(who: Who, workload_id: str, body: Expiry | None = None) -> Response:
         who.require(Right.EXPIRE)

@@ -16,6 +16,7 @@ from scheduler_bridge.api.operations import Operations
 from scheduler_bridge.api.patience import HungUp
 from scheduler_bridge.api.rates import Rate, Rates
 from scheduler_bridge.api.routes import (
+    expiry_routes,
     fleet_routes,
     lease_routes,
     story_routes,
@@ -48,6 +49,7 @@ def create_service(
     for router in (
         workload_routes(operations),
         wish_routes(operations),
+        expiry_routes(operations),
         story_routes(operations),
         lease_routes(operations),
         fleet_routes(operations),

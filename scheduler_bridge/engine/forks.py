@@ -10,7 +10,7 @@ from scheduler_bridge.engine.admission import check
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import Conflict, NotFound, Refused
 from scheduler_bridge.model.phases import Desired, Kind, Phase
-from scheduler_bridge.model.workload import Fork, SnapshotRef, Workload, WorkloadId
+from scheduler_bridge.model.workload import Fork, SnapshotRef, Workload, WorkloadId, WorkloadSpec
 
 _ID: Final = re.compile(r"s-[0-9a-f]{12}")
 """As `books.new_id` makes them: it becomes the name of a folder."""
@@ -38,21 +38,7 @@ def fork(
     spec = replace(source.spec, name=new.name, server=new.server)
     check(spec, new.key, books.nodes, scheduler.settings.rules)
     with books.draft() as draft:
-        made = Workload(
-            id=WorkloadId(new.id),
-            key=new.key,
-            spec=spec,
-            phase=Phase.SUSPENDED,
-            phase_since=draft.now,
-            created_at=draft.now,
-            version=0,
-            desired=Desired.SUSPENDED,
-            desired_by=actor,
-            desired_reason="forked",
-            snapshot=snapshot,
-            # what it stores itself is newer than what it comes from
-            epoch=snapshot.epoch,
-        )
+        made = _suspended(new, spec, snapshot, actor=actor, now=draft.now)
         draft.put(made)
         draft.note(
             "forked",
@@ -63,6 +49,26 @@ def fork(
             evidence={"source": source.id, "source_snapshot": source_snapshot},
         )
     return scheduler.get(new.id)
+
+
+def _suspended(
+    new: Fork, spec: WorkloadSpec, snapshot: SnapshotRef, *, actor: str, now: float
+) -> Workload:
+    return Workload(
+        id=WorkloadId(new.id),
+        key=new.key,
+        spec=spec,
+        phase=Phase.SUSPENDED,
+        phase_since=now,
+        created_at=now,
+        version=0,
+        desired=Desired.SUSPENDED,
+        desired_by=actor,
+        desired_reason="forked",
+        snapshot=snapshot,
+        # what it stores itself is newer than what it comes from
+        epoch=snapshot.epoch,
+    )
 
 
 def _check_source(source: Workload, snapshot: str) -> None:

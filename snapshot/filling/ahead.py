@@ -7,6 +7,7 @@ it in place in the moment in which the tree's mappings are there, saves the tree
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
 MOST_BYTES = 96 * 2**20
@@ -18,7 +19,7 @@ class ReadAhead:
 
     def __init__(self, take: Callable[[memoryview, int], None]) -> None:
         self._take = take
-        self._kept: list[tuple[bytearray, int]] = []
+        self._kept: deque[tuple[bytearray, int]] = deque()
         self._room = MOST_BYTES
         self._may_go = False
         self._lock = threading.Lock()
@@ -38,15 +39,14 @@ class ReadAhead:
         self._take(data, target)
 
     def go(self) -> None:
-        """From now on nothing is kept. What is kept already is handed on by `hand_on`."""
+        """From now on nothing is kept. What is kept already is handed on by `next`."""
         with self._lock:
             self._may_go = True
 
-    def hand_on(self) -> bool:
-        """Hand on one piece of what was kept, the first read first. False: there is none."""
+    def next(self) -> Callable[[], None] | None:
+        """What hands on one piece of what was kept, the first read first. None: there is none."""
         with self._lock:
             if not self._kept:
-                return False
-            data, target = self._kept.pop(0)
-        self._take(memoryview(data), target)
-        return True
+                return None
+            data, target = self._kept.popleft()
+        return lambda: self._take(memoryview(data), target)

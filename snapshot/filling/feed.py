@@ -159,7 +159,7 @@ class Feed:
         # somebody waits for has threads of its own.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), REST_NICENESS)
         while not self._is_closed and (
-            self._answer_one() or self._ahead.hand_on() or self._do_next_of(self._first)
+            self._answer_one() or self._do(self._ahead.next()) or self._do_next_of(self._first)
         ):
             pass
         self._until_quiet()
@@ -177,10 +177,12 @@ class Feed:
         """Do the next job, if there is one."""
         with self._planning:
             job = next(jobs, None)
-        if job is None:
-            return False
-        self._insist(job)
-        return True
+        return self._do(job)
+
+    def _do(self, job: Callable[[], None] | None) -> bool:
+        if job is not None:
+            self._insist(job)
+        return job is not None
 
     def _until_quiet(self) -> None:
         while not self._is_closed and (now := time.monotonic()) < self._latest:
@@ -257,9 +259,10 @@ class Feed:
     def _plan(self, space: Space, parts: _Parts) -> tuple[list[Order], _Zeros]:
         """What to read for those pages of one space that are yet to come, and which are zero."""
         left = [run for low, high in parts for run in self._ground.left(space, low, high - low)]
-        return self._orders(space, left)
+        return self._plan_all(space, left)
 
-    def _orders(self, space: Space, parts: _Parts) -> tuple[list[Order], _Zeros]:
+    def _plan_all(self, space: Space, parts: _Parts) -> tuple[list[Order], _Zeros]:
+        """The same for all of the pages, also while there is no tree yet."""
         runs = [run for low, high in parts for run in _between(space, low, high)]
         return self._snapshot.plan_with_zeros(space.kind, space.id, runs)
 
@@ -281,7 +284,7 @@ class Feed:
             for space in self._layout.spaces:
                 inside = sorted(b for b in wanted if space.base <= b * BLOCK < space.stop)
                 parts = [(b * BLOCK, min((b + 1) * BLOCK, space.stop)) for b in inside]
-                for order in self._orders(space, parts)[0]:
+                for order in self._plan_all(space, parts)[0]:
                     yield lambda order=order: self._read(order, self._ahead.put)  # type: ignore[misc]
 
     def _background(self) -> Iterator[Callable[[], None]]:
