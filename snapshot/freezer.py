@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from snapshot import proctree
 from snapshot.checkpoint import Checkpoint, Steps
 from snapshot.dump import mend
-from snapshot.filling import program
+from snapshot.filling import marker
 from snapshot.model import Blocker, Process, SandboxSpec, SnapshotKey, Stored, Thawed, Tools
 from snapshot.ports import Disconnect, OnStep, Repository
 from snapshot.refusals import (
@@ -102,7 +102,7 @@ class LocalFreezer:
         disconnect: Disconnect,
         on_step: OnStep,
     ) -> Stored:
-        if program.is_filling(spec.directory):
+        if marker.is_set(spec.directory):
             # CRIU would dump what is there, say that all is well, and lose the rest.
             raise FreezeFailedError("The session's memory is still arriving.", remedy="Try later.")
         steps = Steps(on_step)

@@ -39,7 +39,7 @@ from snapshot import (
 )
 from snapshot.checkpoint import Steps
 from snapshot.errors import SnapshotError, TamperedError
-from snapshot.filling import window
+from snapshot.filling import marker, window
 from snapshot.filling.escrow import CRIU_SOCKET, Escrow
 from snapshot.filling.lazy import eager_part, wiped_in
 from snapshot.filling.program import Beginning, Spare
@@ -106,6 +106,7 @@ class Restore:
     async def _run_lazily(self, manifest_key: str, folder: Scratch) -> Thawed:
         """With memory that comes later, where this machine can do that."""
         self._pid_file().unlink(missing_ok=True)  # from now on it names a tree of this restore
+        marker.clear(self.spec.directory)
         filling = None
         if self.lazy is not None and window.is_possible():
             beginning = Beginning(self.lazy.settings, manifest_key, str(self.spec.directory))

@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from snapshot import layer_base, plan, proc, programs, skeleton
+from snapshot.filling import marker
 from snapshot.model import Process, SandboxSpec, Tools
 
 LAUNCH_SECONDS = 20.0
@@ -43,6 +44,7 @@ async def start(spec: SandboxSpec, tools: Tools) -> Process:
         await asyncio.to_thread(skeleton.build, spec, host, mounts)
         skeleton.install_init(spec, tools.init)
         _forget_exit(spec)
+        marker.clear(spec.directory)
         record_mounts(spec, mounts)
         await asyncio.to_thread(layer_base.begin, spec, mounts)
     except (OSError, ValueError, layer_base.LayerError) as error:

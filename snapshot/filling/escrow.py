@@ -21,10 +21,10 @@ import threading
 from pathlib import Path
 
 from snapshot import programs
-from snapshot.filling import guard, wire
+from snapshot.filling import guard, marker, wire
 from snapshot.filling.filler import SOCKET_FILE, Held
 from snapshot.filling.journal import Journal
-from snapshot.filling.program import MARKER_FILE, Beginning, Spare
+from snapshot.filling.program import Beginning, Spare
 from snapshot.filling.uffd import Event
 from snapshot.model import Process, Progress
 from snapshot.refusals import FillingLostError
@@ -61,7 +61,7 @@ class Escrow:
     @classmethod
     def begin(cls, beginning: Beginning, spare: Spare | None = None) -> Escrow:
         """A new one, with guard and filler on their way. Raises `OSError`."""
-        Path(beginning.directory, MARKER_FILE).touch(mode=0o600)
+        marker.put(Path(beginning.directory))
         ours, theirs = wire.pair()
         escrow = cls(beginning, Journal.create(), ours)
         try:
@@ -77,14 +77,14 @@ class Escrow:
         """What an earlier supervisor left. None: the tree lacks nothing. Raises
         `FillingLostError`."""
         directory = Path(beginning.directory)
-        if not (directory / MARKER_FILE).exists():
+        if not marker.is_set(directory):
             return None
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sock.settimeout(CONNECT_SECONDS)
         received = await asyncio.to_thread(_ask, sock, directory / SOCKET_FILE)
         if received is None or received[0]["is"] != "all":
             sock.close()
-            if not (directory / MARKER_FILE).exists():
+            if not marker.is_set(directory):
                 return None  # it was done in this moment
             raise FillingLostError("The programs that brought the session's memory are gone.")
         message, (journal, guard_socket, tree) = received
@@ -132,7 +132,7 @@ class Escrow:
 
     def close(self) -> None:
         """Stop, because everything is in place or the tree is gone. May be repeated."""
-        Path(self._beginning.directory, MARKER_FILE).unlink(missing_ok=True)
+        marker.clear(Path(self._beginning.directory))
         if self._filler is not None:
             self._loop.remove_reader(self._filler.fileno())
             _tell(self._filler, {"is": "stop"})

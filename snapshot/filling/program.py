@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from snapshot.errors import SnapshotError
-from snapshot.filling import lazy, wire
+from snapshot.filling import lazy, marker, wire
 from snapshot.filling.filler import Filler, FillOrder, Held, Links
 from snapshot.filling.journal import Journal
 from snapshot.model import StoreSettings
 from snapshot.repository import Repository, open_repository
 
 LOG_FILE = "filler.log"
-MARKER_FILE = "filling"
 SWITCH_SECONDS = 0.0005
 
 _log = logging.getLogger(__name__)
@@ -59,11 +58,6 @@ def repository_of(settings: StoreSettings, ready: Ready | None = None) -> Reposi
     if ready is not None and ready.settings == settings:
         return ready.repository
     return open_repository(settings, ask=False)
-
-
-def is_filling(directory: Path) -> bool:
-    """Whether the tree of a sandbox's folder still lacks memory."""
-    return (directory / MARKER_FILE).exists()
 
 
 def main() -> None:
@@ -113,7 +107,7 @@ def _fill(
     if filler.run():
         working_set = lazy.write_working_set(layout, filler.needed(), earlier)
         _keep(directory / lazy.WORKING_SET_FILE, working_set)
-        (directory / MARKER_FILE).unlink(missing_ok=True)
+        marker.clear(directory)
         links.tell_guard({"is": "done"})
         links.tell({"is": "filled"})
         took, asked = filler.seconds(), len(filler.needed())

@@ -32,10 +32,10 @@ import psutil
 
 from snapshot import plan, sandbox, skeleton
 from snapshot.checkpoint import Steps
-from snapshot.filling import window
+from snapshot.filling import marker, window
 from snapshot.filling.escrow import CRIU_SOCKET, Escrow
 from snapshot.filling.lazy import WORKING_SET_FILE
-from snapshot.filling.program import Spare, is_filling
+from snapshot.filling.program import Spare
 from snapshot.freezer import LazySource, LocalFreezer
 from snapshot.model import Process, Stored, Thawed
 from snapshot.repository import open_repository
@@ -94,7 +94,7 @@ class FillBench(Bench):
         await sandbox.terminate(thawed.process, 0)
         if thawed.filling is not None:
             thawed.filling.close()
-        await until(lambda: not is_filling(self.box.spec.directory), "the filler ends")
+        await until(lambda: not marker.is_set(self.box.spec.directory), "the filler ends")
 
     def fill_rate(self) -> float:
         """GB a second of the last filling, by the filler's own clock."""

@@ -39,7 +39,7 @@ import numpy as np
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from snapshot import criu, sandbox, skeleton
-from snapshot.filling.program import is_filling
+from snapshot.filling import marker
 from snapshot.model import Bind, SnapshotKey, Stored, StoreSettings
 from snapshot.reader import Snapshot
 from snapshot.repository import Repository, open_repository
@@ -266,7 +266,7 @@ async def second_suspends(bench: Bench, gib: float) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, code in ({"incremental_unchanged": ""} | CHANGES).items():
         await bench.box.thaw(earlier)
-        await until(lambda: not is_filling(bench.box.spec.directory), "filled", 120)
+        await until(lambda: not marker.is_set(bench.box.spec.directory), "filled", 120)
         if code:
             await asyncio.to_thread(kernel.run, code)
             await kernel.alone()

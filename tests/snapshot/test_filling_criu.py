@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from snapshot import proc, programs, sandbox
+from snapshot.filling import marker
 from snapshot.filling.escrow import Escrow
-from snapshot.filling.program import Beginning, is_filling
+from snapshot.filling.program import Beginning
 from snapshot.model import Process, SnapshotKey, Stored
 from snapshot.refusals import FillingLostError, FreezeFailedError
 from tests.builders import filling
@@ -169,7 +170,7 @@ async def test_a_tree_that_ends_while_it_fills_leaves_nobody(box: Box, stored: S
     await until(lambda: fillers() == [], "the filler is gone")
     thawed.filling.close()
     await until(lambda: guards() == [], "the guard is gone")
-    assert not is_filling(box.spec.directory)
+    assert not marker.is_set(box.spec.directory)
     bring_back_store(box)
     await box.thaw(stored)
     await all_is_sound(box)
@@ -259,7 +260,7 @@ async def test_without_a_supervisor_the_filler_ends_what_it_began(box: Box, stor
     async with supervisor(box, stored) as first:
         await first.is_killed()
         bring_back_store(box)
-        await until(lambda: not is_filling(box.spec.directory), "everything is there")
+        await until(lambda: not marker.is_set(box.spec.directory), "everything is there")
         await all_is_sound(box)
         assert await Escrow.find(_beginning(box, stored)) is None
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from snapshot import proc
-from snapshot.filling import guard, wire
+from snapshot.filling import guard, marker, wire
 from snapshot.filling.escrow import _FINISHED, Escrow
 from snapshot.filling.filler import SOCKET_FILE
 from snapshot.filling.journal import Journal
-from snapshot.filling.program import MARKER_FILE, Beginning, is_filling
+from snapshot.filling.program import Beginning
 from snapshot.filling.uffd import Event, Message
 from snapshot.images import Pagemap, PagemapEntry, pagemap_name, write_pagemap
 from snapshot.model import StoreSettings
@@ -109,14 +109,14 @@ async def resume(folder: Path, story: str, *, pages: int = 2000) -> AsyncIterato
 async def test_everything_is_brought_and_nobody_stays(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     async with resume(tmp_path, "plain") as tree:
-        assert is_filling(tmp_path)
+        assert marker.is_set(tmp_path)
         tree.holds()
         await tree.finishes()
         tree.runs()
         tree.program.send_on()
         await tree.reaches("done")
         await tree.ends()
-        assert not is_filling(tmp_path)
+        assert not marker.is_set(tmp_path)
         assert not (tmp_path / SOCKET_FILE).exists()
     assert set(os.listdir("/proc/self/fd")) <= before
 
@@ -261,7 +261,7 @@ class FillerThatDiesHandingOver:
 
 
 async def _found(filler: FillerThatDiesHandingOver) -> Escrow:
-    (filler.folder / MARKER_FILE).touch()
+    (filler.folder / marker.FILE).touch()
     serving = asyncio.ensure_future(asyncio.to_thread(filler.serve))
     await until((filler.folder / SOCKET_FILE).exists, "it listens")
     settings = StoreSettings("directory", "/nowhere")
@@ -307,7 +307,7 @@ async def test_an_event_that_may_be_lost_ends_the_filling(
 async def test_a_filler_nobody_finds_is_lost_and_none_is_none(tmp_path: Path) -> None:
     beginning = Beginning(StoreSettings("directory", "/nowhere"), "m", str(tmp_path))
     assert await Escrow.find(beginning) is None
-    (tmp_path / MARKER_FILE).touch()
+    (tmp_path / marker.FILE).touch()
     with pytest.raises(FillingLostError):
         await Escrow.find(beginning)
 

@@ -17,6 +17,7 @@ import pytest
 
 from snapshot import host_facts, network, proc, programs, sandbox
 from snapshot.dump import CRIU_FILE
+from snapshot.filling import marker
 from snapshot.freezer import (
     CannotFreezeError,
     CannotThawError,
@@ -291,6 +292,23 @@ async def test_a_traced_program_is_named_before_anything_is_touched(box: Box) ->
     assert "traced" in refused.value.blockers[0].what
     assert sandbox.is_alive(process)
     assert network.find(box.spec) == link
+
+
+async def test_what_an_earlier_tree_lacked_is_nothing_to_the_next(box: Box) -> None:
+    """Everybody who could have said that its memory is complete was killed with it."""
+    await box.start(PYTHON, "-c", COUNT)
+    await goes_on(box)
+    stored = await box.freeze()
+    marker.put(box.spec.directory)
+    eager = LocalFreezer(box.tools, box.repository)
+    thawed = await eager.thaw(box.spec, stored.manifest, on_step=lambda name, seconds: None)
+    box.started.append(thawed.process)
+    await goes_on(box)
+    await box.freeze()
+    marker.put(box.spec.directory)
+    await box.start(PYTHON, "-c", COUNT)
+    await goes_on(box)
+    await box.freeze()
 
 
 SHARED = """
