@@ -58,11 +58,8 @@ class Snapshot(Protocol):
     def read_files(self, names: Iterable[str]) -> dict[str, bytes]: ...
 
     def copy_spaces(self, wanted: Sequence[tuple[str, int, Runs, int]]) -> None:
-        """The same for several (kind, id, runs, fd) at once."""
-        ...
-
-    def copy_pages(self, kind: str, id: int, runs: Sequence[tuple[int, int, int]], fd: int) -> None:
-        """Write runs of (address, pages, file offset) into `fd`; zero pages stay holes."""
+        """Write pages of (kind, id, runs of (address, pages, file offset), fd) into each `fd`; zero
+        pages stay holes."""
         ...
 
 

@@ -43,13 +43,6 @@ class SessionWatch(SessionTraits):
             return None
         return seen.exit_code
 
-    async def geturl_of(self) -> str:
-        """Where the session answers now: the port may have changed while the Hub was away."""
-        seen = self.look()
-        if seen.is_ready and seen.status is not None:
-            return url_of(seen.status.host_port)
-        return str(self.server.url)
-
     def _follow_port(self, seen: Seen) -> None:
         """The session may come back on another port after its network was taken away from it (a
         suspend that was undone, a new supervisor): lead the proxy there."""
