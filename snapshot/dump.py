@@ -62,6 +62,7 @@ class Dump:
         self._news_out, self._news_in = os.pipe()
         self._pages, self._pages_there = socket.socketpair()
         self._criu: asyncio.subprocess.Process | None = None
+        self._ended: asyncio.Future[int] | None = None
 
     @property
     def log(self) -> Path:
@@ -90,7 +91,8 @@ class Dump:
             start_new_session=True,
         )
         self._pages_there.close()
-        _note_criu(self._spec, self._criu.pid)
+        noted = _note_criu(self._spec, self._criu.pid)
+        self._ended = asyncio.ensure_future(_until_ended(self._criu, noted))
 
     def _forget_criu(self) -> None:
         Path(self._spec.directory, CRIU_FILE).unlink(missing_ok=True)
@@ -155,8 +157,8 @@ class Dump:
         return await self._wait()
 
     async def _wait(self) -> int:
-        assert self._criu is not None  # noqa: S101 - set by start()
-        return await self._criu.wait()
+        assert self._ended is not None  # noqa: S101 - set by start()
+        return await asyncio.shield(self._ended)
 
     async def _end(self) -> int:
         """CRIU's exit status, past a deadline by killing it (a negative status then)."""
@@ -194,10 +196,19 @@ async def _until_readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
-def _note_criu(spec: SandboxSpec, pid: int) -> None:
+async def _until_ended(child: asyncio.subprocess.Process, noted: Process) -> int:
+    """CRIU's exit status, once nothing of it is left: what it had forked when it was killed holds our
+    pipe and socket, and would be waited for."""
+    status = await child.wait()
+    await asyncio.to_thread(programs.end_group, noted)
+    return status
+
+
+def _note_criu(spec: SandboxSpec, pid: int) -> Process:
     """Remember CRIU, for a later supervisor's `mend`."""
     process = proc.identify(pid) or Process(pid, 0)
     Path(spec.directory, CRIU_FILE).write_bytes(_PROCESS.dump_json(process))
+    return process
 
 
 async def mend(
@@ -228,5 +239,6 @@ async def _mend_dump(spec: SandboxSpec, process: Process) -> None:
     if not await programs.wait_until_ended(earlier, END_SECONDS):
         programs.send_signal(earlier, signal.SIGKILL)
         await programs.wait_until_ended(earlier, END_SECONDS)
+    await asyncio.to_thread(programs.end_group, earlier)
     sockets.end_repair(process)
     os.unlink(record)

@@ -105,6 +105,19 @@ async def _wait_readable(process: Process, seconds: float) -> bool:
         os.close(descriptor)
 
 
+def end_group(leader: Process) -> None:
+    """Kill what is left of the process group that `leader` began, also when it has ended itself.
+
+    Its number is not given to anybody else while the group has members: one that is another's by now
+    had none left."""
+    if proc.identify(leader.pid) in (None, leader):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-leader.pid, 0):  # those that came to us as orphans
+                pass
+
+
 def reap(process: Process) -> None:
     """Collect a zombie of ours; nothing happens if it is not our child or still runs."""
     found = proc.stat(process.pid)

@@ -98,6 +98,32 @@ async def test_a_cancelled_freeze_leaves_the_tree_running(box: Box) -> None:
     await goes_on(box)
 
 
+CRIU_THAT_LEAVES_A_CHILD = """
+import os, signal, sys
+out, into = os.pipe()
+if os.fork():
+    os.read(out, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+with open(sys.argv[1], "w") as told:
+    told.write(str(os.getpid()))
+os.write(into, b"!")
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+async def test_what_a_killed_criu_had_forked_keeps_nobody_waiting(box: Box) -> None:
+    """It holds the socket that pages come over. CRIU forks children that stop themselves."""
+    await box.start(PYTHON, "-c", COUNT)
+    await goes_on(box)
+    told = box.folder / "child"
+    criu = (PYTHON, "-c", CRIU_THAT_LEAVES_A_CHILD, str(told))
+    with pytest.raises(FreezeFailedError, match=r"CRIU was killed\."):
+        await box.freeze(LocalFreezer(replace(box.tools, criu=criu), box.repository))
+    assert told.exists()
+    assert proc.identify(int(told.read_text())) is None
+    await goes_on(box)
+
+
 @pytest.mark.parametrize("program", [EVERYTHING, BUSY_CONNECTION])
 async def test_criu_killed_in_the_hold_leaves_the_tree_and_its_connections_alive(
     box: Box, program: str
