@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from scheduler_bridge.model.phases import Phase
+from spawner.arrival import FACT
 from spawner.supervisor import bringup
 from spawner.supervisor.context import Context
 from spawner.supervisor.machine import MachineError, MemoryLostError
@@ -17,6 +18,10 @@ from spawner.supervisor.wishes import Action, Wish
 
 _log = logging.getLogger(__name__)
 
+MOST_LOSSES = 3
+"""How often a session is brought back because its memory could not be completed."""
+
+LOST_REMEDY = "Resume it again; filler.log beside this session's log tells more."
 START_FRESH = "Start fresh: your files are untouched. The snapshot is kept for inspection."
 
 
@@ -26,6 +31,7 @@ class SessionLife:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._cool_down = CoolDown()
+        self._losses = 0
 
     async def run(self, earlier: Status | None) -> Outcome | None:
         """Live. None: detached, the sandbox lives on without a supervisor."""
@@ -111,14 +117,20 @@ class SessionLife:
         if context.filling is not None:
             context.filling.close()
             context.filling = None
-        context.note("filling", {})
+        context.note(FACT, {})
         self._running("all of its memory is there")
         return None
 
     async def _again(self, why: str) -> Outcome | None:
-        context = self._context
-        _log.error("brought back again from its snapshot: %s", why)
+        """From the same snapshot; not on GPUs that are no longer ours, and not for ever."""
+        context, wish = self._context, self._context.wishes.current()
+        self._losses += 1
+        if wish is not None and wish.action is not Action.SUSPEND:
+            return await self._never_resumed(wish)
         await bringup.remove(context)
+        if self._losses > MOST_LOSSES:
+            return await self._not_resumed(why, LOST_REMEDY)
+        _log.error("brought back again from its snapshot: %s", why)
         context.board.update(host_port=0, error=why, remedy="It is brought back again.")
         return await self._resume()
 

@@ -12,6 +12,7 @@ from scheduler_bridge.model.phases import Desired, Phase
 from snapshot.model import Progress
 from spawner.hosting import Seen
 from spawner.supervisor import client
+from spawner.supervisor.session import LOST_REMEDY, MOST_LOSSES
 from spawner.supervisor.status import Outcome
 from spawner.supervisor.wishes import Action
 from tests.builders.supervisor import Stage, stage, until
@@ -125,6 +126,32 @@ async def test_a_session_whose_memory_is_lost_is_brought_back_again(tmp_path: Pa
         s.machine.fillings[-1].arrives()
         await s.reaches(Phase.RUNNING)
         assert s.status.error == ""
+
+
+async def test_memory_that_is_lost_each_time_is_not_tried_for_ever(tmp_path: Path) -> None:
+    async with stage(tmp_path, MachineWhoseMemoryArrivesLater()) as s:
+        await resumed(s)
+        before = s.workload.snapshot
+        for times in range(1, MOST_LOSSES + 2):
+            await until(lambda times=times: len(s.machine.fillings) == times and s.status.host_port)  # type: ignore[misc]
+            s.machine.fillings[-1].is_lost()
+        assert await s.outcome() is Outcome.FAILED
+        assert s.workload.phase is Phase.SUSPENDED
+        assert s.workload.snapshot == before
+        assert len(s.machine.thawed_from) == MOST_LOSSES + 1
+        assert s.status.remedy == LOST_REMEDY
+
+
+async def test_memory_lost_with_the_lease_is_not_brought_back_on_it(tmp_path: Path) -> None:
+    async with stage(tmp_path, MachineWhoseMemoryArrivesLater()) as s:
+        await resumed(s)
+        before = s.status.snapshot
+        s.wishes.lose_lease("taken")
+        s.machine.fillings[-1].is_lost()
+        assert await s.outcome() is Outcome.STOPPED
+        assert s.status.phase == "suspended"
+        assert s.status.snapshot == before
+        assert len(s.machine.thawed_from) == 1
 
 
 async def test_a_tree_that_ends_while_memory_arrives_is_still_suspended(tmp_path: Path) -> None:
