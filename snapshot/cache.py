@@ -16,7 +16,8 @@ import os
 import threading
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from snapshot.errors import MissingError
@@ -43,6 +44,7 @@ class PackCache:
         self._limit = limit
         self._keep_free = keep_free
         self._waiting: dict[str, int] = {}  # bytes of each pack that this process has spooled
+        self._writing = 0  # bytes that are on their way to the disk
         self._others_waiting = (
             0  # bytes that other processes had, when the folder was last measured
         )
@@ -111,8 +113,7 @@ class PackCache:
     def _write(self, name: str, data: Data) -> bool:
         temporary = self._directory / f"{_TEMPORARY}{uuid.uuid4().hex}"
         try:
-            self._check_disk(len(data))
-            with temporary.open("xb", buffering=0) as handle:
+            with self._room_on_the_disk(len(data)), temporary.open("xb", buffering=0) as handle:
                 view = memoryview(data)
                 while view:
                     view = view[handle.write(view) :]
@@ -125,10 +126,19 @@ class PackCache:
             return False
         return True
 
-    def _check_disk(self, size: int) -> None:
-        disk = os.statvfs(self._directory)
-        if disk.f_bavail * disk.f_frsize < size + self._keep_free:
-            raise OSError(errno.ENOSPC, f"less than {self._keep_free} bytes would be left")
+    @contextmanager
+    def _room_on_the_disk(self, size: int) -> Iterator[None]:
+        """What other threads are about to write is taken already."""
+        with self._lock:
+            disk = os.statvfs(self._directory)
+            if disk.f_bavail * disk.f_frsize - self._writing < size + self._keep_free:
+                raise OSError(errno.ENOSPC, f"less than {self._keep_free} bytes would be left")
+            self._writing += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._writing -= size
 
     def _count(self, size: int) -> None:
         with self._lock:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 
 from snapshot.errors import SnapshotError
 
@@ -47,7 +48,8 @@ class Crew:
             if future is None:
                 self.check()
                 return
-            future.exception()
+            with suppress(CancelledError):  # dropped by `stop`
+                future.exception()
 
     def fail(self, failure: BaseException) -> None:
         """As if one of the threads had failed, unless one has already."""

@@ -5,13 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 from tornado.httpclient import HTTPRequest
-from tornado.websocket import websocket_connect
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from hub_config.demo.browserless import hang_up
 
 TOKEN = "a-token-for-tests-only"
+
+
+@asynccontextmanager
+async def page(address: str | HTTPRequest) -> AsyncIterator[WebSocketClientConnection]:
+    """A page's websocket, closed for good at the end."""
+    socket = await websocket_connect(address)
+    try:
+        yield socket
+    finally:
+        await hang_up(socket)
 
 
 class Server:
@@ -42,14 +56,11 @@ class Server:
 
     async def execute(self, kernel: str, code: str, *, wait: bool = True) -> str:
         """What the code prints. With `wait=False` returns as soon as the kernel is busy with it."""
-        socket = await websocket_connect(self.channel(kernel))
-        try:
+        async with page(self.channel(kernel)) as socket:
             request = self.message("execute_request", _cell(code))
             await socket.write_message(json.dumps(request))
             async with asyncio.timeout(60):
                 return await _follow(socket, request["header"]["msg_id"], wait)
-        finally:
-            socket.close()
 
     def channel(self, kernel: str) -> HTTPRequest:
         """How a page opens its socket to a kernel."""

@@ -18,14 +18,13 @@ from typing import Any
 
 import httpx
 import pytest
-from tornado.websocket import websocket_connect
 
 from spawner.extension_activity import InputWatch
 from spawner.extension_page import HOOK, UNWANTED, quieten
 from spawner.local import SINGLEUSER_ARGUMENTS
 from spawner.supervisor import inner
 from spawner.supervisor.signals import InnerReport, KernelState
-from tests.builders.jupyter import TOKEN, Server
+from tests.builders.jupyter import TOKEN, Server, page
 from tests.builders.supervisor import until
 
 
@@ -185,14 +184,12 @@ def text(content: str) -> dict[str, str]:
 async def type_into_terminal(server: Server, name: str, keys: str) -> None:
     """Keys, as the terminal's page sends them."""
     url = server.url.replace("http", "ws", 1) + f"terminals/websocket/{name}?token={TOKEN}"
-    terminal = await websocket_connect(url)
-    await terminal.write_message(json.dumps(["stdin", keys]))
-    async with asyncio.timeout(20):
+    async with page(url) as terminal, asyncio.timeout(20):
+        await terminal.write_message(json.dumps(["stdin", keys]))
         while True:
             said = json.loads(await terminal.read_message() or "[]")
             if said[0] == "stdout" and "sleep" in said[1]:
                 break
-    terminal.close()
 
 
 CULLING = (

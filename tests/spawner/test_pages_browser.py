@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Dialog, Page, Route, async_playwright, expect
+from playwright.async_api import Dialog, Error, Page, Route, async_playwright, expect
 
 from tests.builders.hub import RunningHub, until
 
@@ -37,7 +37,14 @@ class Person:
         await self.page.wait_for_selector("#hubernate-title")
 
     async def home(self) -> None:
-        await self.page.goto(f"{self.hub.url}/hub/home")
+        """Whatever page was open: that of a start goes on by itself, perhaps just now."""
+        try:
+            await self.page.goto(f"{self.hub.url}/hub/home")
+        except Error as error:
+            if "interrupted by another navigation" not in str(error):
+                raise
+            await self.page.wait_for_load_state()
+            await self.page.goto(f"{self.hub.url}/hub/home")
 
     async def choose(self, profile: str, server: str = "") -> None:
         path = f"/hub/spawn/{self.name}/{server}" if server else "/hub/spawn"

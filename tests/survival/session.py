@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tornado.websocket import websocket_connect
 
 from snapshot import sandbox
 from snapshot.freezer import FreezeFailedError, LocalFreezer
@@ -24,7 +23,7 @@ from snapshot.model import Bind, NetworkSpec, StoreSettings
 from snapshot.repository import open_repository
 from spawner.local import SINGLEUSER_ARGUMENTS
 from spawner.supervisor import inside
-from tests.builders.jupyter import TOKEN, Server
+from tests.builders.jupyter import TOKEN, Server, page
 from tests.builders.s3 import S3Server
 from tests.builders.sandboxes import Box, sandboxes, until
 from tests.fakes.repositories import StoreDiesAtTheCommit
@@ -57,19 +56,16 @@ class Session:
     async def type(self, terminal: str, keys: str, *, shows: str) -> str:
         """Keys typed into a terminal, as its page does; what it shows up to `shows`."""
         url = self.server.url.replace("http", "ws", 1)
-        page = await websocket_connect(f"{url}terminals/websocket/{terminal}?token={TOKEN}")
-        try:
-            await page.write_message(json.dumps(["stdin", keys]))
+        async with page(f"{url}terminals/websocket/{terminal}?token={TOKEN}") as screen:
+            await screen.write_message(json.dumps(["stdin", keys]))
             seen = ""
             async with asyncio.timeout(20):
                 while shows not in seen:
-                    raw = await page.read_message()
+                    raw = await screen.read_message()
                     assert raw is not None, f"the terminal was closed after {seen!r}"
                     kind, *content = json.loads(raw)
                     seen += content[0] if kind == "stdout" else ""
             return seen
-        finally:
-            page.close()
 
     async def undo_a_suspend(self) -> None:
         """Freeze, and let go on because the store fails."""

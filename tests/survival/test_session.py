@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tornado.websocket import websocket_connect
 
+from tests.builders.jupyter import page
 from tests.builders.s3 import running_s3_server
 from tests.builders.sandboxes import until
 from tests.survival import cells
@@ -79,15 +79,14 @@ async def test_the_cell_that_ran_goes_on_to_its_end(woken: Session) -> None:
 
 async def test_widgets_still_speak_with_the_page(woken: Session) -> None:
     comm = await woken.run("widgets", "print(slider.comm.comm_id)")
-    page = await websocket_connect(woken.server.channel(woken.kernels["widgets"]))
     content = {"comm_id": comm, "data": {"method": "update", "state": {"value": 7}}}
-    await page.write_message(json.dumps(woken.server.message("comm_msg", content)))
-    assert await woken.run("widgets", "print(slider.value, heard)") == "7 [7]"
-    await woken.run("widgets", "slider.value = 9")
-    async with asyncio.timeout(20):
-        while not is_update(json.loads(await page.read_message() or "{}"), comm, 9):
-            continue
-    page.close()
+    async with page(woken.server.channel(woken.kernels["widgets"])) as widgets:
+        await widgets.write_message(json.dumps(woken.server.message("comm_msg", content)))
+        assert await woken.run("widgets", "print(slider.value, heard)") == "7 [7]"
+        await woken.run("widgets", "slider.value = 9")
+        async with asyncio.timeout(20):
+            while not is_update(json.loads(await widgets.read_message() or "{}"), comm, 9):
+                continue
 
 
 def is_update(message: dict[str, Any], comm: str, value: int) -> bool:
