@@ -4,12 +4,14 @@
 #   HUBERNATE_STATE   where everything lies (default /var/lib/hubernate)
 #   ARGS              arguments for `hubernate up` and `hubernate demo`
 #   PYTEST_ARGS       arguments for pytest
+#   WORKERS           how many files of tests run at once (2; 0: one after the other, for a debugger)
 #   ROUNDS, SEED      how many rounds of `make chaos` (10), and which (random)
 
 SHELL := /bin/bash
 HUBERNATE_STATE ?= /var/lib/hubernate
 HUBERNATE_DOWNLOADS ?= $(HUBERNATE_STATE)
 ROUNDS ?= 10
+WORKERS ?= 2
 export HUBERNATE_STATE HUBERNATE_DOWNLOADS
 # A terminal's own colours and sizes are kept; an active environment of somebody else's is not.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -17,6 +19,8 @@ unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 PYTHON ?= python3
 BIN := $(HUBERNATE_DOWNLOADS)/venv/bin
 BRING := $(PYTHON) -B hub_config/setup/bootstrap.py
+# Tests mostly wait. A file stays whole, for what its tests share; the long ones come first.
+IN_PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help up down doctor demo sync setup test e2e chaos pictures check format tool
@@ -40,10 +44,10 @@ sync setup: ## Only bring what is missing, with everything that tests need
 	@$(BRING) test
 
 test: ## Run all tests (PYTEST_ARGS='tests/snapshot -x' for some)
-	@$(BRING) test && $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BRING) test && $(BIN)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 e2e: ## Run only the tests through the real Hub, proxy, CRIU and store
-	@$(BRING) test && $(BIN)/python -m pytest -m e2e $(PYTEST_ARGS)
+	@$(BRING) test && $(BIN)/python -m pytest -m e2e $(IN_PARALLEL) $(PYTEST_ARGS)
 
 bench-%: ## Run one benchmark; the last line is a JSON object
 	@$(BRING) test && $(BIN)/python -m tests.bench.$(subst -,_,$*) $(ARGS)

@@ -94,7 +94,7 @@ def test_without_the_key_encryption_key_nothing_opens(tmp_path: Path) -> None:
         keys(store, tmp_path).get("ada", ada.id)
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"!" * 44, os.urandom(44)])
+@pytest.mark.parametrize("content", [b"", b"short", b"!" * 44, bytes(range(200, 244))])
 def test_a_damaged_key_file_is_named_and_left(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "keys" / "kek.key"
     path.parent.mkdir()
