@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 from scheduler_bridge.model.phases import Kind
@@ -21,11 +22,14 @@ class GpuKind:
 @dataclass(frozen=True, slots=True)
 class NodeState:
     """One machine: its GPUs' uuids in the driver's order. `facts` and `kinds` (by uuid) are compared
-    with what snapshots demand; what is missing in them is not judged."""
+    with what snapshots demand; what is missing in them is not judged. `rack` is the part of the
+    cluster in which machines reach each other fast."""
 
     name: str
     gpus: tuple[str, ...]
     ready: bool = True
+    cluster: str = "local"
+    rack: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, GpuKind] = field(default_factory=dict)
 
@@ -62,6 +66,9 @@ class PreemptionReason(StrEnum):
 
     IDLE = "idle"
     OUTRANKED = "outranked"
+    UNALLOCATED = "unallocated"
+    GUARANTEE = "guarantee"
+    TURN_ENDED = "turn_ended"
     RETURNING_SESSION = "returning_session"
 
 
@@ -69,7 +76,12 @@ class PreemptionReason(StrEnum):
 class Pending:
     """A queued workload. `since` orders FIFO; `returning` is a suspended session that comes back;
     `demands` are what its snapshot asks of a machine; `blocked` names a reason outside the planner's
-    reach."""
+    reach.
+
+    `min_runtime` (seconds) is the protection that it asks for: with one it is allocated work, which
+    its team's budget pays; without, it runs on slack and yields first. It ends by itself after
+    `max_runtime` seconds at most. `models` and `clusters` are where it may run; empty means anywhere.
+    `attempts` counts how often it was placed before."""
 
     id: str
     team: str
@@ -81,12 +93,27 @@ class Pending:
     demands: Mapping[str, str] = field(default_factory=dict)
     blocked: WaitReason | None = None
     blocked_evidence: Mapping[str, Any] = field(default_factory=dict)
+    user: str = ""
+    min_runtime: float = 0.0
+    max_runtime: float = inf
+    models: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
+    attempts: int = 0
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether its team's budget pays for it."""
+        return self.min_runtime > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A workload that holds GPUs. `yields_from` is the time from which it may be asked to yield
-    (end of its protection, or of the pause after a failed suspend); `leaving` means it was asked."""
+    (end of its protection, or of the pause after a failed suspend); `leaving` means it was asked.
+
+    `saved_at` is when it last reported a checkpoint (sessions: when it was last suspended), None if it
+    never did; `restore_seconds` is what bringing it back takes, on each of its GPUs. `ends_by` is when
+    it ends by itself at the latest. `preemptions` counts those of the last 24 hours."""
 
     id: str
     kind: Kind
@@ -98,15 +125,48 @@ class Running:
     idle_since: float | None = None
     yields_from: float = 0.0
     leaving: bool = False
+    user: str = ""
+    is_allocated: bool = True
+    saved_at: float | None = None
+    restore_seconds: float = 20.0
+    ends_by: float = inf
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TeamRules:
+    """What one team may have and is owed, all of it including its sub-teams.
+
+    `limit` is how many GPUs it may hold at once, `priority_limits` the same for work of one priority
+    (and above it); None is no limit. `guaranteed` GPUs are its own: it gets them back at once, and
+    they are lent only to work without protection, at most `lending_limit` of them. It may hold at most
+    `borrowing_limit` GPUs above them. `balance` is owed minus delivered GPU-seconds, `share` its part
+    of the fleet's GPU time between 0 and 1."""
+
+    limit: int | None = None
+    priority_limits: Mapping[int, int] = field(default_factory=dict)
+    guaranteed: int = 0
+    lending_limit: int | None = None
+    borrowing_limit: int | None = None
+    balance: float = 0.0
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Limits. A team that is not named has `default_team_limit` (None: no limit)."""
+    """Limits, budgets and habits. A team that is not named has `default_team_limit` (None: no limit).
+
+    Work of a team that is owed more may end the turn of another's only if its balance is larger by
+    `slice_margin` GPU-seconds per GPU that it asks for; nobody is preempted more than
+    `max_preemptions` times in 24 hours. `reservations` is how many blocked gangs get one."""
 
     team_limits: Mapping[str, int] = field(default_factory=dict)
     default_team_limit: int | None = None
     preemption: bool = True
+    teams: Mapping[str, TeamRules] = field(default_factory=dict)
+    slice_margin: float = 900.0
+    max_preemptions: int = 6
+    reservations: int = 8
 
     def limit_of(self, team: str) -> int | None:
         """GPUs that the team may hold at once."""
