@@ -51,9 +51,10 @@ FOOTPRINT = (
         "nothing to undo; where it may not be set, sessions wait for all of their memory",
     ),
     Use(
-        "system packages: none for running; chromium, fonts-dejavu-core, gcc, libc6-dev for tests",
+        "system packages: none for running; chromium, fonts-dejavu-core, gcc, libc6-dev, postgresql for "
+        "tests",
         "make test installs them with apt where they are missing, and says so",
-        "apt-get remove --autoremove chromium fonts-dejavu-core gcc libc6-dev",
+        "apt-get remove --autoremove chromium fonts-dejavu-core gcc libc6-dev postgresql",
     ),
     Use(
         "the state folder (HUBERNATE_STATE, else /var/lib/hubernate)",

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from hub_config.paths import StateFolder, state_folder
-from hub_config.setup import machine
+from hub_config.setup import machine, postgres
 from hub_config.setup.criu import ToolsPrefix
 from hub_config.setup.debian import install_on_machine
 from hub_config.setup.node import ProxyFolder
@@ -54,12 +54,13 @@ COSTS = {
     "proxy": Cost(2 * MB, 10 * MB, 2),
     "browser": Cost(120 * MB, 450 * MB, 40),
     "compiler": Cost(60 * MB, 230 * MB, 15),
+    "postgres": Cost(50 * MB, 200 * MB, 15),
 }
 
 GOALS = {
     "check": ("venv-dev",),
     "runtime": ("venv", "proxy", "tools"),
-    "test": ("venv-dev", "proxy", "tools", "browser", "compiler"),
+    "test": ("venv-dev", "proxy", "tools", "browser", "compiler", "postgres"),
 }
 
 
@@ -109,6 +110,8 @@ def _step(name: str, folder: StateFolder, progress: Progress, stamps: Stamps) ->
         return ToolsPrefix(folder, progress, stamps).ensure
     if name == "compiler":
         return lambda: _ensure_compiler(progress)
+    if name == "postgres":
+        return lambda: postgres.ensure(progress)
     return lambda: _ensure_browser(progress)
 
 
@@ -117,6 +120,8 @@ def _was_done(name: str, folder: StateFolder, stamps: Stamps) -> bool:
         return shutil.which("chromium") is not None
     if name == "compiler":
         return has_compiler()
+    if name == "postgres":
+        return postgres.server_programs() is not None
     if name.startswith("venv"):
         noted = stamps.read("venv")
         return bool(noted) and (name == "venv" or bool(noted.get("dev")))

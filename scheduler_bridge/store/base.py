@@ -21,6 +21,10 @@ class StateLocked(StoreError):
     """Another scheduler owns this state."""
 
 
+class StateMoved(StoreError):
+    """What the state holds is no longer what this scheduler knows. It has to be started again."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """A lease with what must not be public.
@@ -64,7 +68,8 @@ class Snapshot:
 
 class Store(Protocol):
     """Synchronous: a write is done when the call returns, so that nothing can come between a booked
-    resource and its record. No method retries; all raise `StoreError` for a broken store."""
+    resource and its record. No method retries; all raise `StoreError` for a broken store, and after
+    `StateLocked` or `StateMoved` the program must end."""
 
     def load(self) -> Snapshot:
         """Live workloads in order of submission, unreleased leases, pauses, earmarks."""

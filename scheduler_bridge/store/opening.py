@@ -1,20 +1,31 @@
-"""Opens a database: one writer, nothing newer touched, schema brought up to date."""
+"""Opens a database: one writer, nothing newer touched, schema brought up to date.
+
+The writer of a SQLite file holds `WriterLock`, that of a PostgreSQL database `postgres.Writer`.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import sqlite3
+import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from scheduler_bridge.store.base import StateLocked, StateTooNew
-from scheduler_bridge.store.sql import SqlStore
+from scheduler_bridge.model.workload import Event
+from scheduler_bridge.store.base import Batch, StateLocked, StateTooNew, StoreError
+from scheduler_bridge.store.json_text import json_text
+from scheduler_bridge.store.sql import SqlStore, in_words
 from scheduler_bridge.store.tables import METADATA
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 HEAD: Final = "0001"
 KNOWN: Final = frozenset({HEAD})
@@ -48,7 +59,10 @@ class WriterLock:
 def open_memory() -> SqlStore:
     """A store that ends with the process."""
     engine = create_engine(
-        "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
+        "sqlite://",
+        poolclass=StaticPool,
+        connect_args={"check_same_thread": False},
+        json_serializer=json_text,
     )
     _prepare(engine)
     METADATA.create_all(engine)
@@ -58,23 +72,71 @@ def open_memory() -> SqlStore:
     return store
 
 
-def open_database(url: str) -> SqlStore:
-    """The store at a SQLAlchemy URL. Take a `WriterLock` first. Raises `StateTooNew`."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        _refuse_newer(_revision_of_file(Path(parsed.database)), url)
-    engine = create_engine(parsed)
+def open_database(
+    url: str,
+    *,
+    password_file: str = "",
+    on_lost: Callable[[str], object] = lambda _words: None,
+) -> SqlStore:
+    """The store at a SQLAlchemy URL. Take a `WriterLock` first if it is SQLite.
+
+    PostgreSQL only: `password_file` is read at each connection; `on_lost` is called once, with words,
+    when another scheduler has taken over, or memory cannot be trusted any more: the program must end.
+    Raises `StateTooNew`, `StateLocked`, `StoreError`.
+    """
     try:
+        parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
-            _prepare(engine)
+            return _open_file(parsed)
+        return _open_server(parsed, password_file, on_lost)
+    except SQLAlchemyError as error:
+        raise StoreError(f"{_shown(url)} cannot be opened: {in_words(error)}") from error
+
+
+def _open_file(url: URL) -> SqlStore:
+    if url.database:
+        _refuse_newer(_revision_of_file(Path(url.database)), url)
+    engine = create_engine(url, json_serializer=json_text, hide_parameters=True)
+    _prepare(engine)
+    _bring_up_to_date(engine)
+    return SqlStore(engine)
+
+
+def _open_server(url: URL, password_file: str, on_lost: Callable[[str], object]) -> SqlStore:
+    # imported here: the driver costs a part of the start that SQLite does not need
+    from scheduler_bridge.store.postgres import Writer, connect, refuse_other_than_postgres
+
+    refuse_other_than_postgres(url)
+    writer = Writer(_shown(url), on_lost)
+    engine = connect(url, password_file, writer)
+    _bring_up_to_date(engine)
+    store = SqlStore(engine, writer.wrote)
+    # whoever was the writer before sees by this that it is not any more
+    store.write(Batch(events=(_event("writer", "a scheduler began to write here", writer.name),)))
+    return store
+
+
+def _event(kind: str, cause: str, holder: str) -> Event:
+    return Event(0, time.time(), "", kind, cause, "scheduler", "", "", "", {"holder": holder})
+
+
+def _shown(url: str | URL) -> str:
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except SQLAlchemyError:
+        return "database_url"
+
+
+def _bring_up_to_date(engine: Engine) -> None:
+    """Releases the engine if it fails."""
+    try:
         revision = _revision(engine)
-        _refuse_newer(revision, url)
+        _refuse_newer(revision, engine.url)
         if revision != HEAD:
             _migrate(engine)
     except BaseException:
         engine.dispose()
         raise
-    return SqlStore(engine)
 
 
 def _prepare(engine: Engine) -> None:
@@ -109,11 +171,10 @@ def _revision(engine: Engine) -> str | None:
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _refuse_newer(revision: str | None, url: str) -> None:
+def _refuse_newer(revision: str | None, url: URL) -> None:
     if revision is not None and revision not in KNOWN:
-        shown = make_url(url).render_as_string(hide_password=True)
         raise StateTooNew(
-            f"The state in {shown} has schema {revision}, which this version does not know "
+            f"The state in {_shown(url)} has schema {revision}, which this version does not know "
             f"(it knows up to {HEAD}). It was not touched. Use the version that wrote it, or newer."
         )
 
@@ -121,10 +182,18 @@ def _refuse_newer(revision: str | None, url: str) -> None:
 def _migrate(engine: Engine) -> None:
     # imported here: alembic costs a third of the start, and is needed once per version
     from alembic import command
+
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+        command.upgrade(migrations(connection), "head")
+
+
+def migrations(connection: Connection) -> Config:
+    """What Alembic's commands need, to work on this connection."""
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+    config.attributes["connection"] = connection
+    return config

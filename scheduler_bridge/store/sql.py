@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from scheduler_bridge.model.phases import TERMINAL
 from scheduler_bridge.model.workload import Event, Pause, Workload
@@ -29,11 +31,13 @@ _PAUSE = TypeAdapter(Pause)
 class SqlStore:
     """See `store.base.Store`. Made by `store.opening`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, wrote: Callable[[int], object] = lambda _id: None) -> None:
+        """`wrote` is told the id of the newest event after each write that has one."""
         self._engine = engine
+        self._wrote = wrote
 
     def load(self) -> Snapshot:
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             leases = tuple(
                 _LEASE.validate_python(row.data)
                 for row in connection.execute(select(LEASES).where(LEASES.c.released_at.is_(None)))
@@ -59,25 +63,25 @@ class SqlStore:
         )
 
     def write(self, batch: Batch) -> tuple[Event, ...]:
-        try:
-            with self._engine.begin() as connection:
-                for workload in batch.workloads:
-                    _write_workload(connection, workload)
-                # releases first: a GPU may change hands within one batch
-                for record in sorted(batch.leases, key=lambda r: r.released_at is None):
-                    _write_lease(connection, record)
-                if batch.pauses is not None:
-                    _write_pauses(connection, batch.pauses)
-                if batch.earmarks is not None:
-                    connection.execute(delete(EARMARKS))
-                    for gpu, owner in batch.earmarks.items():
-                        connection.execute(insert(EARMARKS).values(gpu_uuid=gpu, workload_id=owner))
-                return tuple(_write_event(connection, event) for event in batch.events)
-        except SQLAlchemyError as error:
-            raise StoreError(f"the scheduler's database refused a write: {error}") from error
+        with _translated("refused a write"), self._engine.begin() as connection:
+            for workload in batch.workloads:
+                _write_workload(connection, workload)
+            # releases first: a GPU may change hands within one batch
+            for record in sorted(batch.leases, key=lambda r: r.released_at is None):
+                _write_lease(connection, record)
+            if batch.pauses is not None:
+                _write_pauses(connection, batch.pauses)
+            if batch.earmarks is not None:
+                connection.execute(delete(EARMARKS))
+                for gpu, owner in batch.earmarks.items():
+                    connection.execute(insert(EARMARKS).values(gpu_uuid=gpu, workload_id=owner))
+            events = tuple(_write_event(connection, event) for event in batch.events)
+        if events:
+            self._wrote(events[-1].id)
+        return events
 
     def workload(self, workload_id: str) -> Workload | None:
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             row = connection.execute(
                 select(WORKLOADS.c.data).where(WORKLOADS.c.id == workload_id)
             ).first()
@@ -89,31 +93,50 @@ class SqlStore:
             query = query.where(WORKLOADS.c.kind == kind)
         if user is not None:
             query = query.where(WORKLOADS.c.user == user)
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             rows = connection.execute(query).all()
         return tuple(_WORKLOAD.validate_python(row.data) for row in reversed(rows))
 
     def lease(self, lease_id: str) -> LeaseRecord | None:
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             row = connection.execute(select(LEASES.c.data).where(LEASES.c.id == lease_id)).first()
         return None if row is None else _LEASE.validate_python(row.data)
 
     def events(self, *, after: int, limit: int) -> tuple[Event, ...]:
         query = select(EVENTS).where(EVENTS.c.id > after).order_by(EVENTS.c.id).limit(limit)
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return tuple(_event(row) for row in connection.execute(query))
 
     def history(self, workload_id: str) -> tuple[Event, ...]:
         query = select(EVENTS).where(EVENTS.c.workload_id == workload_id).order_by(EVENTS.c.id)
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return tuple(_event(row) for row in connection.execute(query))
 
     def last_event_id(self) -> int:
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return int(connection.execute(select(func.max(EVENTS.c.id))).scalar() or 0)
 
     def close(self) -> None:
         self._engine.dispose()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with _translated("does not answer"), self._engine.connect() as connection:
+            yield connection
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise StoreError(f"The scheduler's database {what}: {in_words(error)}") from error
+
+
+def in_words(error: SQLAlchemyError) -> str:
+    """The driver's first line; those after it quote rows."""
+    told = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    return next(iter(str(told).strip().splitlines()), type(told).__name__)
 
 
 def _write_workload(connection: Connection, workload: Workload) -> None:
@@ -159,10 +182,17 @@ def _write_pauses(connection: Connection, pauses: tuple[Pause, ...]) -> None:
 
 
 def _write_event(connection: Connection, event: Event) -> Event:
-    values = {name: getattr(event, name) for name in Event.__slots__ if name != "id"}
+    values = {name: _text(getattr(event, name)) for name in Event.__slots__ if name != "id"}
     done = connection.execute(insert(EVENTS).values(**values))
     key = cast("Row[Any]", done.inserted_primary_key)
     return replace(event, id=int(key[0]))
+
+
+def _text(value: Any) -> Any:
+    """A text as every database takes it: NUL and halves of characters are replaced."""
+    if isinstance(value, str) and not value.isprintable():
+        return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+    return value
 
 
 def _event(row: Row[Any]) -> Event:

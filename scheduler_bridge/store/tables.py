@@ -26,6 +26,8 @@ METADATA = MetaData(
     }
 )
 _SERIAL = BigInteger().with_variant(Integer, "sqlite")
+_WORD = String(32).with_variant(String(255), "postgresql")
+"""SQLite keeps no limit: what was written there may be longer."""
 
 WORKLOADS = Table(
     "workloads",
@@ -67,8 +69,8 @@ EVENTS = Table(
     Column("cause", Text, nullable=False),
     Column("actor", String(255), nullable=False),
     Column("user", String(255), nullable=False),
-    Column("source", String(32), nullable=False),
-    Column("target", String(32), nullable=False),
+    Column("source", _WORD, nullable=False),
+    Column("target", _WORD, nullable=False),
     Column("evidence", JSON, nullable=False),
     sqlite_autoincrement=True,
 )

@@ -18,6 +18,7 @@ from hub_config.paths import StateFolder
 from hub_config.setup.criu import criu_complaint, parse_version
 from hub_config.setup.debian import choose_mirror
 from hub_config.setup.node import LOCKED, npm_command
+from hub_config.setup.postgres import server_programs
 from hub_config.setup.problems import SetupFailed
 from hub_config.setup.progress import Progress
 from hub_config.setup.python import Environment, find_interpreter, is_editable, pip_wheel
@@ -173,7 +174,18 @@ def test_every_goal_is_known_to_the_makefile() -> None:
     assert set(asked) == set(GOALS)
 
 
-@pytest.mark.parametrize("module", ["steps", "machine", "python", "debian", "criu", "node"])
+def test_the_newest_postgresql_is_taken(tmp_path: Path) -> None:
+    assert server_programs(tmp_path) is None
+    for version in ("9", "15", "common"):
+        program = tmp_path / version / "bin/initdb"
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+    assert server_programs(tmp_path) == tmp_path / "15/bin"
+
+
+@pytest.mark.parametrize(
+    "module", ["steps", "machine", "python", "debian", "criu", "node", "postgres"]
+)
 def test_set_up_needs_nothing_but_the_standard_library(module: str) -> None:
     """Run by an isolated interpreter that sees no installed package."""
     code = f"import sys; sys.path[0:0] = [{str(CHECKOUT)!r}]; import hub_config.setup.{module}"

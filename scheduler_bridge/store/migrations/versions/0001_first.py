@@ -9,6 +9,7 @@ revision = "0001"
 down_revision = None
 
 _SERIAL = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+_WORD = sa.String(32).with_variant(sa.String(255), "postgresql")
 
 
 def upgrade() -> None:
@@ -53,8 +54,8 @@ def upgrade() -> None:
         sa.Column("cause", sa.Text, nullable=False),
         sa.Column("actor", sa.String(255), nullable=False),
         sa.Column("user", sa.String(255), nullable=False),
-        sa.Column("source", sa.String(32), nullable=False),
-        sa.Column("target", sa.String(32), nullable=False),
+        sa.Column("source", _WORD, nullable=False),
+        sa.Column("target", _WORD, nullable=False),
         sa.Column("evidence", sa.JSON, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_events"),
         sqlite_autoincrement=True,
@@ -76,7 +77,15 @@ def upgrade() -> None:
 
 
 def _keep_events_append_only() -> None:
-    if op.get_bind().dialect.name != "sqlite":
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute(
+            "CREATE FUNCTION events_are_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'events are append-only'; END $$"
+        )
+        op.execute(
+            "CREATE TRIGGER events_only_grow BEFORE UPDATE OR DELETE OR TRUNCATE ON events "
+            "FOR EACH STATEMENT EXECUTE FUNCTION events_are_append_only()"
+        )
         return
     for verb in ("UPDATE", "DELETE"):
         op.execute(
