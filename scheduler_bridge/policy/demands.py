@@ -114,8 +114,7 @@ def choose(
     uuids = _split(demands.get("gpu_uuids", ""))
     if uuids:
         gpus = uuids if set(uuids) <= set(gpus) else []
-    sizes = [int(size) if size.isdecimal() else 0 for size in _split(demands.get("gpu_bytes", ""))]
-    return _in_order(node, gpus, [*zip(models, [*sizes, *[0] * count], strict=False)])
+    return _in_order(node, gpus, needs_these(demands, count))
 
 
 def _in_order(
@@ -124,12 +123,28 @@ def _in_order(
     """The first of the GPUs that have these models and that much memory, one after the other."""
     chosen: list[str] = []
     for gpu in gpus:
-        if len(chosen) < len(wanted) and _is_like(node, gpu, *wanted[len(chosen)]):
+        if len(chosen) < len(wanted) and is_like(node, gpu, *wanted[len(chosen)]):
             chosen.append(gpu)
     return tuple(chosen) if len(chosen) == len(wanted) else None
 
 
-def _is_like(node: NodeState, gpu: str, model: str, size: int) -> bool:
+def is_exact(demands: Facts) -> bool:
+    """Whether it matters which GPUs of a machine it gets, beyond their model."""
+    models = demands.get("gpu_models", "").split("; ")
+    return bool(demands.get("gpu_uuids")) or len(set(models)) > 1
+
+
+def needs_these(demands: Facts, count: int) -> list[tuple[str, int]]:
+    """Model and least memory of each GPU that a snapshot demands; empty if it demands none."""
+    if "gpu_models" not in demands:
+        return []
+    models = demands["gpu_models"].split("; ")
+    sizes = [int(size) if size.isdecimal() else 0 for size in _split(demands.get("gpu_bytes", ""))]
+    return [*zip(models, [*sizes, *[0] * count], strict=False)]
+
+
+def is_like(node: NodeState, gpu: str, model: str, size: int) -> bool:
+    """Whether the GPU is of that model and has that much memory, as far as is known."""
     kind = node.kinds.get(gpu)
     if kind is None:
         return True

@@ -28,10 +28,10 @@ class NodeState:
     name: str
     gpus: tuple[str, ...]
     ready: bool = True
-    cluster: str = "local"
-    rack: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, GpuKind] = field(default_factory=dict)
+    cluster: str = "local"
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,9 @@ class WaitReason(StrEnum):
     FITTING_NODE = "fitting_node"
     NO_NODE_FITS = "no_node_fits"
     TEAM_LIMIT = "team_limit"
+    PRIORITY_LIMIT = "priority_limit"
+    GUARANTEED = "guaranteed"
+    RESERVED = "reserved"
     TOO_LARGE = "too_large"
     BEING_FREED = "being_freed"
     PREEMPTION_PAUSED = "preemption_paused"

@@ -57,6 +57,22 @@ def _team_limit(e: Mapping[str, Any]) -> str:
     )
 
 
+def _priority_limit(e: Mapping[str, Any]) -> str:
+    return (
+        f"Team {e['team']} may hold {gpus(e['limit'])} at once with work of this priority and above, "
+        f"and holds {e['used']}; it needs {e['needed']} more."
+    )
+
+
+def _guaranteed(e: Mapping[str, Any]) -> str:
+    teams = _and([f"team {name}" for name in e["teams"]])
+    return f"{gpus(e['gpus'])} are kept for {teams}, to which they are guaranteed."
+
+
+def _reserved(e: Mapping[str, Any]) -> str:
+    return "The free GPUs are reserved for larger work, which would have to wait for this to end."
+
+
 def _too_large(e: Mapping[str, Any]) -> str:
     return f"It needs more than any machine has now ({gpus(e['largest'])} at most)."
 
@@ -90,6 +106,9 @@ _SENTENCES: Final[dict[WaitReason, Callable[[Mapping[str, Any]], str]]] = {
     WaitReason.FITTING_NODE: _fitting_node,
     WaitReason.NO_NODE_FITS: _no_node_fits,
     WaitReason.TEAM_LIMIT: _team_limit,
+    WaitReason.PRIORITY_LIMIT: _priority_limit,
+    WaitReason.GUARANTEED: _guaranteed,
+    WaitReason.RESERVED: _reserved,
     WaitReason.TOO_LARGE: _too_large,
     WaitReason.BEING_FREED: _being_freed,
     WaitReason.PREEMPTION_PAUSED: _paused,
@@ -106,6 +125,10 @@ _REMEDIES: Final[dict[WaitReason, str]] = {
     WaitReason.NO_NODE_FITS: "Nothing is lost: its memory is kept. Ask an administrator for such a "
     "machine, or start fresh with your files.",
     WaitReason.TEAM_LIMIT: "End or suspend other work of the team, or ask for a higher limit.",
+    WaitReason.PRIORITY_LIMIT: "Lower its priority, or wait until urgent work of the team ends.",
+    WaitReason.GUARANTEED: "Ask for a shorter guarantee or none: what is guaranteed to others is lent "
+    "to work without one.",
+    WaitReason.RESERVED: "Ask for a shorter guarantee, so that it can run until then.",
     WaitReason.TOO_LARGE: "Ask for fewer GPUs, or ask an administrator what became of the machine.",
     WaitReason.BEING_FREED: "Nothing to do: it starts as soon as they are free.",
     WaitReason.PREEMPTION_PAUSED: "Wait until the pause ends, or ask an administrator to end it.",
@@ -129,6 +152,10 @@ def preemption_sentence(reason: PreemptionReason, preemptor: str) -> str:
     """Why a workload is asked to yield, told to its owner."""
     return {
         PreemptionReason.IDLE: f"It is idle and {preemptor} waits for GPUs.",
+        PreemptionReason.UNALLOCATED: f"It runs on what others left, and {preemptor} needs GPUs.",
+        PreemptionReason.GUARANTEE: f"Its GPUs are guaranteed to {preemptor}'s team, which needs "
+        "them back.",
+        PreemptionReason.TURN_ENDED: f"Its protected time is over, and it is {preemptor}'s turn.",
         PreemptionReason.OUTRANKED: f"{preemptor}, of higher priority in its team, needs GPUs.",
         PreemptionReason.RETURNING_SESSION: f"{preemptor}, a session of its team, comes back.",
     }[reason]

@@ -1,0 +1,131 @@
+"""What teams hold within one pass, and which limit a workload would break."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from scheduler_bridge.policy.columns import Work
+from scheduler_bridge.policy.values import Pending, Rules, TeamRules, WaitReason
+
+_NONE = TeamRules()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A limit that is in the way. `over` GPUs of the team's own given back would be enough; None if
+    that is not what it is about."""
+
+    reason: WaitReason
+    evidence: Mapping[str, Any]
+    over: int | None = None
+
+
+@dataclass(slots=True)
+class Accounts:
+    """GPUs by team. `going` is what leaving work of a team gives back, `charged` the GPU-seconds of
+    protection that this pass has given."""
+
+    rules: Rules
+    capacity: int
+    used: Counter[str] = field(default_factory=Counter)
+    allocated: Counter[str] = field(default_factory=Counter)
+    by_priority: Counter[tuple[str, int]] = field(default_factory=Counter)
+    going: Counter[str] = field(default_factory=Counter)
+    charged: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, rules: Rules, capacity: int, work: Work) -> Accounts:
+        """As running work stands."""
+        accounts = cls(rules, capacity)
+        names = list(work.teams)
+        rows = len(work.ids)
+        gpus, team = work.gpus[:rows], work.team[:rows]
+        for counter, counted in (
+            (accounts.used, np.ones(rows, np.bool_)),
+            (accounts.allocated, work.allocated[:rows]),
+            (accounts.going, work.leaving[:rows]),
+        ):
+            sums = np.bincount(team, gpus * counted, minlength=len(names))
+            counter.update({name: int(n) for name, n in zip(names, sums, strict=True) if n})
+        if any(it.priority_limits for it in rules.teams.values()):
+            for row in work.takes:
+                key = (names[team[row]], int(work.priority[row]))
+                accounts.by_priority[key] += int(gpus[row])
+        return accounts
+
+    def team(self, name: str) -> TeamRules:
+        """The team's rules."""
+        return self.rules.teams.get(name, _NONE)
+
+    def give(self, item: Pending) -> None:
+        """It holds its GPUs from now on."""
+        wanted = item.gpus * item.nodes
+        self.used[item.team] += wanted
+        self.by_priority[item.team, item.priority] += wanted
+        if item.is_allocated:
+            self.allocated[item.team] += wanted
+            self.charged[item.team] += int(wanted * min(item.min_runtime, item.max_runtime))
+
+    def claims(self, item: Pending) -> bool:
+        """Whether it asks for what is guaranteed to its team."""
+        wanted = item.gpus * item.nodes
+        guaranteed = self.team(item.team).guaranteed
+        return item.is_allocated and self.allocated[item.team] + wanted <= guaranteed
+
+    def balance(self, name: str) -> float:
+        """What the team is owed in GPU-seconds, less what this pass gave it."""
+        return self.team(name).balance - self.charged[name]
+
+    def refusal(self, item: Pending, given_back: int = 0) -> Refusal | None:
+        """The limit that it would break if `given_back` GPUs of its team were back, or None."""
+        wanted = item.gpus * item.nodes
+        if not wanted:
+            return None
+        return self._at_once(item, wanted, given_back) or self._guarantees(item, wanted)
+
+    def _at_once(self, item: Pending, wanted: int, given_back: int) -> Refusal | None:
+        mine, used = self.team(item.team), self.used[item.team]
+        limits = [self.rules.limit_of(item.team), mine.limit]
+        if mine.borrowing_limit is not None:
+            limits.append(mine.guaranteed + mine.borrowing_limit)
+        known = [limit for limit in limits if limit is not None]
+        if known and (over := used - given_back + wanted - min(known)) > 0:
+            evidence = {"team": item.team, "limit": min(known), "used": used}
+            return Refusal(WaitReason.TEAM_LIMIT, evidence, over)
+        for priority, limit in sorted(mine.priority_limits.items()):
+            held = sum(
+                n
+                for (team, p), n in self.by_priority.items()
+                if team == item.team and p >= priority
+            )
+            if item.priority >= priority and held + wanted > limit:
+                evidence = {"team": item.team, "limit": limit, "used": held, "priority": priority}
+                return Refusal(WaitReason.PRIORITY_LIMIT, evidence)
+        return None
+
+    def _guarantees(self, item: Pending, wanted: int) -> Refusal | None:
+        """Others' unused guarantees are lent to work without protection only, and within limits."""
+        if self.claims(item):
+            return None
+        kept = {
+            name: self._kept(name, team, item)
+            for name, team in self.rules.teams.items()
+            if name != item.team and team.guaranteed
+        }
+        total = sum(kept.values())
+        taken = self.allocated if item.is_allocated else self.used
+        if not total or self.capacity - sum(taken.values()) - wanted >= total:
+            return None
+        teams = sorted(name for name, gpus in kept.items() if gpus)
+        return Refusal(WaitReason.GUARANTEED, {"teams": teams, "gpus": total})
+
+    def _kept(self, name: str, team: TeamRules, item: Pending) -> int:
+        unused = max(0, team.guaranteed - self.allocated[name])
+        if item.is_allocated:
+            return unused
+        return 0 if team.lending_limit is None else max(0, unused - team.lending_limit)

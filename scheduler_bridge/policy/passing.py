@@ -1,0 +1,352 @@
+"""One planning pass over the columns: order -> guaranteed claims -> place -> wait for what is being
+freed -> preempt -> reserve for the blocked -> backfill -> explain.
+
+Precedence when rules meet: no GPU twice > protection > whole gangs > guarantee > limits > order. A
+workload that does not fit neither blocks those behind it nor preempts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from scheduler_bridge.policy.accounts import Accounts, Refusal
+from scheduler_bridge.policy.columns import Bools, Columns, Group, Ints, Takes
+from scheduler_bridge.policy.demands import is_exact
+from scheduler_bridge.policy.reservations import Reservation, kept_for_others, reserve
+from scheduler_bridge.policy.rooms import could_hold, eligible, room
+from scheduler_bridge.policy.turns import Turns
+from scheduler_bridge.policy.values import (
+    Pending,
+    Preemption,
+    PreemptionReason,
+    Rules,
+    Wait,
+    WaitReason,
+)
+from scheduler_bridge.policy.victims import Candidates, Making, candidates, choose
+
+Explain = Callable[[Pending], tuple[WaitReason, dict[str, Any]]]
+"""The one dominant reason why a workload waits, and the figures behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What to do now, counted in GPUs of pools. `promised` replaces the columns'; `stuck` are the
+    groups of which nothing can be placed until something ends or becomes preemptible."""
+
+    placements: tuple[tuple[str, Takes], ...]
+    preemptions: tuple[Preemption, ...]
+    waits: tuple[Wait, ...]
+    promised: dict[str, Takes]
+    reservations: tuple[Reservation, ...]
+    stuck: frozenset[Group]
+
+
+class Exact(Protocol):
+    """Finds room for snapshots to which it matters which GPUs of a machine they get."""
+
+    def room(self, desk: Desk, item: Pending, available: Ints, *, soon: bool) -> Takes | None:
+        """Where it goes, now or with what is being freed."""
+        ...
+
+    def making(
+        self, desk: Desk, item: Pending, found: Candidates, available: Ints
+    ) -> Making | None:
+        """Who has to yield for it."""
+        ...
+
+
+@dataclass(slots=True)
+class Desk:
+    """The scratch values of one pass. Nothing of it is seen outside."""
+
+    columns: Columns
+    rules: Rules
+    now: float
+    exact: Exact | None = None
+    accounts: Accounts = field(init=False)
+    free: Ints = field(init=False)
+    leaving: Ints = field(init=False)
+    promised: dict[str, Takes] = field(init=False)
+    owed: dict[str, Takes] = field(init=False)
+    spoken: Ints = field(init=False)
+    yielding: set[int] = field(default_factory=set)
+    placements: list[tuple[str, Takes]] = field(default_factory=list)
+    preemptions: list[Preemption] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    stuck: set[Group] = field(default_factory=set)
+    _hope: Ints | None = None
+    _eligible: dict[tuple[Any, ...], Bools] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        pools, work = self.columns.pools, self.columns.work
+        self.free = np.where(pools.ready, self.columns.free, 0)
+        self.leaving = np.zeros(len(pools), np.int64)
+        for row in np.flatnonzero(work.leaving[: len(work.ids)]):
+            for pool, gpus in work.takes[int(row)]:
+                self.leaving[pool] += gpus if pools.ready[pool] else 0
+        self.accounts = Accounts.of(self.rules, int(pools.size[pools.ready].sum()), work)
+        self.promised = _valid_promises(self.columns, self.free + self.leaving)
+        self.owed, self.spoken = {}, np.zeros(len(pools), np.int64)
+        for owner, takes in self.promised.items():
+            self._speak_for(owner, takes)
+
+    def run(
+        self, only: Iterable[Group] | None = None, *, explain: Explain | None = None
+    ) -> Decided:
+        """Decide about every waiting workload, or about those of some groups. With `explain`,
+        everybody who waits is told why; otherwise only who others make room for."""
+        if explain:
+            for item in sorted(self.columns.queue.blocked.values(), key=lambda it: it.id):
+                self.wait(item, item.blocked or WaitReason.RETRY_LATER, dict(item.blocked_evidence))
+        turns = Turns(self.columns.queue, self.accounts, only)
+        answers: dict[Group, tuple[WaitReason, dict[str, Any]]] = {}
+        for item, group in turns:
+            if group in answers and item.id not in self.promised:
+                self.wait(item, *answers[group])
+            elif not self.decide(item):
+                self.stuck.add(group)
+                if explain:
+                    answers[group] = explain(item)
+                    self.wait(item, *answers[group])
+                else:
+                    turns.skip(group)
+        return Decided(
+            tuple(self.placements),
+            tuple(self.preemptions),
+            tuple(self.waits),
+            self.promised,
+            tuple(self.reservations),
+            frozenset(self.stuck),
+        )
+
+    def decide(self, item: Pending) -> bool:
+        """Place the workload, or make room for it. False if it has to wait and nothing is under way."""
+        if not self._is_hopeful(item):
+            return False
+        takes = self._room(item, self.open_to(item, self.free), 0, soon=False)
+        if takes is not None:
+            self._place(item, takes)
+            return True
+        if self._await_freed(item) or self._preempt(item):
+            return True
+        self._reserve(item)
+        return False
+
+    def _is_hopeful(self, item: Pending) -> bool:
+        """A quick look: whether enough machines would have room if all yielded that may be asked now.
+        Says no only to those without a chance, of whom nobody needs a reservation either."""
+        if self._hope is None:
+            work = self.columns.work
+            rows = len(work.ids)
+            yields = work.preemptible[:rows] & (work.yields_from[:rows] <= self.now)
+            entries = np.flatnonzero(work.entry_gpus)
+            entries = entries[yields[work.entry_row[entries]]]
+            back = np.bincount(
+                work.entry_pool[entries], work.entry_gpus[entries], minlength=len(self.free)
+            )
+            self._hope = np.sort(self.free + self.leaving + back.astype(np.int64))
+        hopeful = len(self._hope) - int(np.searchsorted(self._hope, item.gpus))
+        return hopeful >= item.nodes or len(self.reservations) < self.rules.reservations
+
+    def open_to(self, item: Pending, gpus: Ints) -> Ints:
+        """What is left of these for `item`: not what others were promised or wait for, nor what it
+        would still hold when another's reservation begins."""
+        left = gpus - self.spoken
+        for pool, count in self.owed.get(item.id, ()):
+            left[pool] += count
+        pools = len(self.columns.pools)
+        kept = kept_for_others(self.reservations, item, self.now, pools)
+        return left if kept is None else left - kept
+
+    def within(self, item: Pending) -> Bools:
+        """The pools on which it may run."""
+        key = (item.gpus, item.models, item.clusters, tuple(sorted(item.demands.items())))
+        if key not in self._eligible:
+            self._eligible[key] = eligible(self.columns.pools, item)
+        return self._eligible[key]
+
+    def wait(self, item: Pending, reason: WaitReason, evidence: dict[str, Any]) -> None:
+        """Say why it waits."""
+        self.waits.append(Wait(item.id, len(self.waits) + 1, reason, evidence))
+
+    def _room(self, item: Pending, available: Ints, given_back: int, *, soon: bool) -> Takes | None:
+        if self.accounts.refusal(item, given_back) is not None:
+            return None
+        if self.exact is not None and is_exact(item.demands):
+            return self.exact.room(self, item, available, soon=soon)
+        within = self.within(item)
+        own = self.promised.get(item.id)
+        if own and all(available[pool] >= gpus and within[pool] for pool, gpus in own):
+            return own
+        return room(self.columns.pools, item, available, within)
+
+    def _place(self, item: Pending, takes: Takes) -> None:
+        self.placements.append((item.id, takes))
+        self.promised.pop(item.id, None)
+        self._speak_for(item.id, ())
+        self.accounts.give(item)
+        for pool, gpus in takes:
+            self.free[pool] -= gpus
+        self._hope = None
+
+    def _speak_for(self, owner: str, takes: Takes) -> None:
+        """Nobody behind it may count on these GPUs in this pass."""
+        for pool, gpus in self.owed.pop(owner, ()):
+            self.spoken[pool] -= gpus
+        if takes:
+            self.owed[owner] = takes
+        for pool, gpus in takes:
+            self.spoken[pool] += gpus
+
+    def _await_freed(self, item: Pending) -> bool:
+        """Whether GPUs that are being freed anyway will do; they are spoken for in this pass."""
+        if not self.leaving.any():
+            return False
+        soon = self.open_to(item, self.free + self.leaving)
+        takes = self._room(item, soon, self.accounts.going[item.team], soon=True)
+        if takes is None:
+            return False
+        self.wait(item, WaitReason.BEING_FREED, self._coming(item, takes))
+        if item.id not in self.promised:
+            self._speak_for(item.id, takes)
+        return True
+
+    def _coming(self, item: Pending, takes: Takes) -> dict[str, Any]:
+        """How many of these are still held, and by whom."""
+        here = np.maximum(self.open_to(item, self.free), 0)
+        coming = {pool: gpus - int(here[pool]) for pool, gpus in takes if gpus > here[pool]}
+        work = self.columns.work
+        rows = {*map(int, np.flatnonzero(work.leaving[: len(work.ids)])), *self.yielding}
+        holders = [work.ids[r] for r in rows if any(pool in coming for pool, _ in work.takes[r])]
+        return {"gpus": sum(coming.values()), "from": sorted(holders)}
+
+    def _preempt(self, item: Pending) -> bool:
+        if not item.gpus or not could_hold(self.columns.pools, item, self.within(item)):
+            return False
+        making = self._making(item)
+        if making is None:
+            return False
+        chosen, found = making
+        work = self.columns.work
+        names = sorted(work.ids[row] for row in chosen.rows)
+        if not self.rules.preemption:
+            self.wait(item, WaitReason.PREEMPTION_PAUSED, {"would_yield": names})
+            return True
+        for row in sorted(chosen.rows, key=lambda row: work.ids[row]):
+            self._ask(item, row, found.reason_of(row))
+        self.promised[item.id] = chosen.takes
+        self._speak_for(item.id, chosen.takes)
+        gpus = sum(count for _, count in chosen.takes)
+        self.wait(item, WaitReason.BEING_FREED, {"gpus": gpus, "from": names})
+        return True
+
+    def _ask(self, item: Pending, row: int, reason: PreemptionReason) -> None:
+        work = self.columns.work
+        self.yielding.add(row)
+        self.preemptions.append(Preemption(work.ids[row], item.id, reason))
+        self.accounts.going[work.running[row].team] += int(work.gpus[row])
+        for pool, gpus in work.takes[row]:
+            self.leaving[pool] += gpus if self.columns.pools.ready[pool] else 0
+
+    def _making(self, item: Pending) -> tuple[Making, Candidates] | None:
+        """Victims and place, where the limits allow it."""
+        columns, accounts = self.columns, self.accounts
+        found = self._candidates(item)
+        if not np.isfinite(found.cost).any():
+            return None
+        refusal = accounts.refusal(item, accounts.going[item.team])
+        available = self.open_to(item, self.free + self.leaving)
+        if self.exact is not None and is_exact(item.demands):
+            making = None if refusal else self.exact.making(self, item, found, available)
+            return None if making is None else (making, found)
+        given: set[int] = set()
+        if refusal is not None:
+            if refusal.over is None or not self._give_back(item, refusal, found, given):
+                return None
+            for row in given:
+                found.cost[row] = 0.0
+                for pool, gpus in columns.work.takes[row]:
+                    available[pool] += gpus
+        if given and (takes := room(columns.pools, item, available, self.within(item))):
+            return Making(tuple(sorted(given)), takes), found
+        for row in given:
+            for pool, gpus in columns.work.takes[row]:
+                available[pool] -= gpus
+        making = choose(item, columns.pools, columns.work, found, available, self.within(item))
+        if making is None or (given and not given <= set(making.rows)):
+            return None
+        return making, found
+
+    def _give_back(
+        self, item: Pending, refusal: Refusal, found: Candidates, given: set[int]
+    ) -> bool:
+        """The cheapest of the team's own whose GPUs bring it below its limit."""
+        work = self.columns.work
+        own = work.team[: len(work.ids)] == work.teams.get(item.team, -1)
+        rows = np.flatnonzero(own & np.isfinite(found.cost))
+        back = 0
+        for row in sorted(map(int, rows), key=lambda r: (found.cost[r], work.ids[r])):
+            if back < (refusal.over or 0):
+                given.add(row)
+                back += int(work.gpus[row])
+        for row in sorted(given, key=lambda r: (-found.cost[r], work.ids[r])):
+            if back - int(work.gpus[row]) >= (refusal.over or 0):
+                given.discard(row)
+                back -= int(work.gpus[row])
+        return back >= (refusal.over or 0)
+
+    def _candidates(self, item: Pending, *, whenever: bool = False) -> Candidates:
+        work = self.columns.work
+        found = candidates(item, work, self.accounts, self.now, whenever=whenever)
+        for row in self.yielding:
+            found.cost[row], found.reason[row] = np.inf, -1
+        return found
+
+    def _reserve(self, item: Pending) -> None:
+        if (
+            not item.is_allocated
+            or not item.gpus
+            or len(self.reservations) >= self.rules.reservations
+            or self.accounts.refusal(item) is not None
+            or not could_hold(self.columns.pools, item, self.within(item))
+        ):
+            return
+        reservation = reserve(
+            item,
+            self.columns.pools,
+            self.columns.work,
+            self._candidates(item, whenever=True),
+            self.open_to(item, self.free),
+            self.within(item),
+            self.now,
+        )
+        if reservation is not None:
+            self.reservations.append(reservation)
+
+
+def _is_whole(item: Pending, takes: Takes, node_of: list[str]) -> bool:
+    if is_exact(item.demands):
+        return sum(gpus for _, gpus in takes) == item.gpus * item.nodes
+    nodes = {node_of[pool] for pool, _ in takes}
+    return len(nodes) == item.nodes and all(gpus == item.gpus for _, gpus in takes)
+
+
+def _valid_promises(columns: Columns, reachable: Ints) -> dict[str, Takes]:
+    """Promises to workloads that still wait and whose whole place is free or being freed. If one
+    victim could not yield after all, the rest is let go and planned anew."""
+    left = reachable.copy()
+    valid: dict[str, Takes] = {}
+    for owner in sorted(columns.promised):
+        takes, item = columns.promised[owner], columns.queue.items.get(owner)
+        whole = item is not None and _is_whole(item, takes, columns.pools.node_of)
+        if whole and all(left[pool] >= gpus for pool, gpus in takes):
+            valid[owner] = takes
+            for pool, gpus in takes:
+                left[pool] -= gpus
+    return valid

@@ -1,0 +1,68 @@
+"""When a blocked gang can start at the latest, and where: protections end at known times, so the
+moment can be computed, and what ends or may be preempted before it can safely run there meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler_bridge.policy.columns import Bools, Ints, Pools, Takes, Work
+from scheduler_bridge.policy.rooms import room
+from scheduler_bridge.policy.values import Pending
+from scheduler_bridge.policy.victims import Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """`owner` starts at `at` (UNIX seconds) at the latest, on these GPUs."""
+
+    owner: str
+    at: float
+    takes: Takes
+
+
+def reserve(
+    item: Pending,
+    pools: Pools,
+    work: Work,
+    found: Candidates,
+    available: Ints,
+    within: Bools,
+    now: float,
+) -> Reservation | None:
+    """The earliest moment at which the gang has room, or None if nobody knows. `found` are those that
+    may be asked to yield to it once their protection has ended."""
+    entries = np.flatnonzero(work.entry_gpus > 0)
+    row, pool = work.entry_row[entries], work.entry_pool[entries]
+    yields = np.where(np.isfinite(found.cost), work.yields_from[: len(found.cost)], np.inf)
+    yields = np.minimum(yields, work.ends_by[: len(found.cost)])
+    yields = np.where(work.leaving[: len(found.cost)], now, np.maximum(yields, now))
+    when = yields[row]
+    moments = np.unique(when[np.isfinite(when)])
+    low, high, best = 0, len(moments) - 1, None
+    while low <= high:
+        middle = (low + high) // 2
+        back = when <= moments[middle]
+        freed = np.bincount(pool[back], work.entry_gpus[entries][back], minlength=len(pools))
+        takes = room(pools, item, available + freed.astype(np.int64), within)
+        if takes is None:
+            low = middle + 1
+        else:
+            best, high = Reservation(item.id, float(moments[middle]), takes), middle - 1
+    return best
+
+
+def kept_for_others(
+    reservations: list[Reservation], item: Pending, now: float, pools: int
+) -> Ints | None:
+    """GPUs per pool that `item` may not use because it would neither have ended nor be preemptible
+    when their reservation begins; None if there are none."""
+    stays_until = now + min(item.min_runtime, item.max_runtime)
+    kept = None
+    for reservation in reservations:
+        if reservation.owner != item.id and stays_until > reservation.at:
+            kept = np.zeros(pools, np.int64) if kept is None else kept
+            for pool, gpus in reservation.takes:
+                kept[pool] += gpus
+    return kept
