@@ -82,13 +82,13 @@ def scheduler_program(
 
 
 def scheduler_traits(settings: LocalSettings, secret_files: SecretFiles) -> dict[str, object]:
-    """The scheduler's configuration on this machine, written anew at every start."""
+    """The scheduler's configuration on this machine, written anew at every start. Where its state is
+    an operator may say; otherwise it is a file in the folder in which the scheduler is started."""
     folder = settings.folder()
     return {
         "bind_address": HOST,
         "port": settings.ports.scheduler,
         "prefix": f"/services/{SERVICE_NAME}",
-        "database_url": f"sqlite:///{folder.scheduler / 'scheduler.sqlite'}",
         "service_tokens_file": str(secret_files.service_tokens_file),
         "hub_api_url": settings.hub_api_url,
         "hub_token_file": str(secret_files.service_token_file("scheduler")),

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,7 +77,14 @@ class SchedulerService(Application):
         HUB_PREFIX, help="Path under which the Hub's proxy passes requests on, unchanged."
     ).tag(config=True)
     database_url = Unicode(
-        "sqlite:///scheduler.sqlite", help="SQLAlchemy URL of the state. SQLite runs in WAL mode."
+        "sqlite:///scheduler.sqlite",
+        help="The state: sqlite:///FILE, or postgresql://USER@HOST/DATABASE (14 or newer, a database "
+        "of its own, connected to directly or by a pooler in session mode). It holds no password.",
+    ).tag(config=True)
+    database_password_file = Unicode(
+        "",
+        help="File whose first line is PostgreSQL's password; read again at each connection. Empty: "
+        "PGPASSWORD in the environment, ~/.pgpass, or none.",
     ).tag(config=True)
     lock_file = Unicode(
         "", help="Lock of the one writer. Default: beside the SQLite file, with .lock added."
@@ -153,6 +160,9 @@ class SchedulerService(Application):
         config=True
     )
 
+    _lost = ""
+    _end: Callable[[], None] = staticmethod(lambda: None)
+
     aliases = {"config": "SchedulerService.config_file", "port": "SchedulerService.port"}  # noqa: RUF012 (traitlets)
 
     @validate("prefix")
@@ -197,13 +207,19 @@ class SchedulerService(Application):
                 asyncio.run(self._serve(books, tokens))
         except (StoreError, BadTokenFile, SQLAlchemyError, OSError) as error:
             raise SystemExit(str(error)) from error
+        if self._lost:
+            raise SystemExit(self._lost)
 
     @contextlib.contextmanager
     def _state(self) -> Iterator[tuple[Books, dict[str, str]]]:
         tokens = read_tokens(Path(self.service_tokens_file)) if self.service_tokens_file else {}
         lock = self._lock()
         try:
-            store = open_database(self.database_url)
+            store = open_database(
+                self.database_url,
+                password_file=self.database_password_file,
+                on_lost=self._give_up,
+            )
             try:
                 yield Books(store, SystemClock(), (self._node(),)), tokens
             finally:
@@ -211,6 +227,12 @@ class SchedulerService(Application):
         finally:
             if lock is not None:
                 lock.release()
+
+    def _give_up(self, words: str) -> None:
+        """The state belongs to another scheduler now, or moved on: end, and be started again."""
+        _log.error("%s", words)
+        self._lost = words
+        self._end()
 
     def _lock(self) -> WriterLock | None:
         database = make_url(self.database_url)
@@ -220,7 +242,7 @@ class SchedulerService(Application):
         if not path:
             return None
         Path(path).parent.mkdir(exist_ok=True, mode=0o700)
-        return WriterLock(Path(path))
+        return WriterLock(Path(path).resolve())
 
     def _node(self) -> Node:
         if self.virtual_gpus < 0:
@@ -273,7 +295,9 @@ class SchedulerService(Application):
         runner.start()
         try:
             server = _Server(_uvicorn_config(app))
-            server.end_on_signals(scheduler)
+            self._end = server.end_on_signals(scheduler)
+            if self._lost:
+                self._end()
             self._announce(listener, books)
             await server.serve(sockets=[listener])
         finally:
@@ -340,8 +364,8 @@ class _Server(uvicorn.Server):
         skip everything that is to be closed after it."""
         yield
 
-    def end_on_signals(self, scheduler: Scheduler) -> None:
-        """SIGTERM and SIGINT end it gracefully."""
+    def end_on_signals(self, scheduler: Scheduler) -> Callable[[], None]:
+        """SIGTERM and SIGINT end it gracefully, and so does calling what is returned."""
 
         def end() -> None:
             self.should_exit = True
@@ -350,6 +374,7 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
+        return end
 
 
 def _uvicorn_config(app: Any) -> uvicorn.Config:
@@ -367,8 +392,9 @@ def _uvicorn_config(app: Any) -> uvicorn.Config:
 def _not_ready(books: Books, runner: Runner) -> str:
     try:
         books.store.last_event_id()
-    except (StoreError, SQLAlchemyError) as error:
-        return f"the database does not answer: {error}"
+    except StoreError as error:
+        _log.warning("not ready: %s", error)
+        return "the database does not answer; the log says more"
     dead = runner.dead_task()
     return f"the task {dead} has ended" if dead else runner.failing
 

@@ -19,6 +19,7 @@ from scheduler_bridge.errors import (
     TooOften,
     Unavailable,
 )
+from scheduler_bridge.store.base import StoreError
 from scheduler_bridge.wire import PROBLEM, Problem
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,12 @@ def install(app: FastAPI) -> None:
         if isinstance(error, TooOften):
             response.headers["Retry-After"] = str(error.retry_after)
         return response
+
+    @app.exception_handler(StoreError)
+    async def _no_store(request: Request, error: StoreError) -> Response:
+        _log.warning("%s %s: %s", request.method, request.url.path, error)
+        words = "The scheduler's database does not answer."
+        return answer(503, Problem(Unavailable.code, words, "Try again soon."))
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> Response:

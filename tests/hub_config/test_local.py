@@ -13,6 +13,7 @@ from hub_config.local import configure
 from hub_config.programs import scheduler_program
 from hub_config.secrets_store import SecretFiles
 from hub_config.settings import LocalSettings, Ports
+from scheduler_bridge.app import SchedulerService
 from spawner.local import LocalSpawner
 
 
@@ -84,6 +85,21 @@ def test_secrets_are_for_root_only(tmp_path: Path, config: Any) -> None:
     files = list((tmp_path / "secrets").iterdir())
     assert files
     assert not [f for f in files if f.stat().st_mode & 0o077]
+
+
+def test_the_schedulers_state_is_in_its_folder_unless_the_operator_says_where(
+    tmp_path: Path,
+) -> None:
+    settings = LocalSettings(str(tmp_path), "/nowhere", Ports(7000))
+    for name in ("secrets", "config"):
+        (tmp_path / name).mkdir(mode=0o700)
+    program = scheduler_program(settings, SecretFiles(settings.folder().secrets), {})
+    (tmp_path / "config/scheduler.py").write_text("c.SchedulerService.database_url = 'mine'\n")
+    service = SchedulerService()
+    state = SchedulerService.database_url.default_value
+    assert (program.folder, state) == (settings.folder().scheduler, "sqlite:///scheduler.sqlite")
+    service.initialize([f"--config={tmp_path}/config/scheduler.json"])
+    assert service.database_url == "mine"
 
 
 def test_a_scheduler_whose_operator_wrote_something_is_not_adopted(tmp_path: Path) -> None:
