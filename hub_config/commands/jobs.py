@@ -45,6 +45,20 @@ def submit(
     user: Annotated[str, typer.Option(help="Whose job it is (administrator only).")] = "",
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; repeat it for more.")] = None,
     workdir: Annotated[str, typer.Option(help="Folder it starts in. Default: here.")] = "",
+    min_runtime: Annotated[
+        str,
+        typer.Option(
+            help="How long it may not be preempted (15m, 8h). Without it runs on what others "
+            "leave: it starts soonest, and yields first."
+        ),
+    ] = "",
+    max_runtime: Annotated[str, typer.Option(help="It is ended after this long.")] = "",
+    gpu_model: Annotated[
+        list[str] | None, typer.Option(help="A GPU model it may run on; repeat it for more.")
+    ] = None,
+    cluster: Annotated[
+        list[str] | None, typer.Option(help="A cluster it may run in; repeat it for more.")
+    ] = None,
     grace: Annotated[str, typer.Option(help="Time between SIGTERM and its end.")] = "30s",
     key: Annotated[str, typer.Option(help="Submitting the same key again adds nothing.")] = "",
     as_json: AsJson = False,
@@ -59,6 +73,10 @@ def submit(
         gpus=gpus,
         nodes=nodes,
         priority=_priority(priority),
+        min_runtime_seconds=_seconds(min_runtime, "--min-runtime") if min_runtime else 0.0,
+        max_runtime_seconds=_seconds(max_runtime, "--max-runtime") if max_runtime else None,
+        gpu_models=tuple(gpu_model or ()),
+        clusters=tuple(cluster or ()),
         grace_seconds=_seconds(grace, "--grace"),
         command=tuple(command),
         environment=_environment(env or []),

@@ -33,6 +33,7 @@ def check(spec: WorkloadSpec, key: str, nodes: Sequence[Node], rules: Rules) -> 
     """Raise `Refused`, naming field, limit and remedy."""
     _check_texts(spec, key)
     _check_numbers(spec)
+    _check_where(spec, nodes)
     if spec.kind is Kind.JOB:
         _check_job(spec)
     _check_size(spec, nodes, rules)
@@ -58,12 +59,38 @@ def _check_numbers(spec: WorkloadSpec) -> None:
         ("nodes", 1, None),
         ("min_runtime_seconds", 0, _MAX_RUNTIME_SECONDS),
         ("grace_seconds", 0, _MAX_GRACE_SECONDS),
+        ("max_runtime_seconds", 1, _MAX_RUNTIME_SECONDS),
     ):
         value = getattr(spec, field)
+        if value is None:
+            continue
         # written so that NaN fails
         if not value >= low or (high is not None and not value <= high):
             limits = f"{low} or more" if high is None else f"between {low} and {high:g}"
             raise Refused(f"{field}: must be {limits}; it is {value}.")
+
+
+def _check_where(spec: WorkloadSpec, nodes: Sequence[Node]) -> None:
+    models = {gpu.model for node in nodes for gpu in node.gpus}
+    for field, asked, there in (
+        ("gpu_models", spec.gpu_models, models),
+        ("clusters", spec.clusters, {node.cluster for node in nodes}),
+    ):
+        if unknown := [name for name in asked if name not in there]:
+            known = ", ".join(sorted(there)) or "none"
+            raise Refused(f"{field}: {unknown[0]!r} is not known; there is: {known}.")
+    if spec.kind is Kind.SESSION and spec.max_runtime_seconds is not None:
+        raise Refused(
+            "max_runtime_seconds: a session has none; it is suspended when nobody uses it.",
+            remedy="Leave it out.",
+        )
+    longest = spec.max_runtime_seconds
+    if longest is not None and spec.min_runtime_seconds > longest:
+        raise Refused(
+            f"min_runtime_seconds: {spec.min_runtime_seconds:g} is more than the {longest:g} that it "
+            "may run at all.",
+            remedy=f"Ask for at most {longest:g}.",
+        )
 
 
 def _check_job(spec: WorkloadSpec) -> None:

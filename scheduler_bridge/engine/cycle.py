@@ -9,7 +9,7 @@ from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.fitting import node_state, pending
 from scheduler_bridge.engine.moves import want
 from scheduler_bridge.engine.settings import Settings
-from scheduler_bridge.engine.timers import protected_until, retry_at
+from scheduler_bridge.engine.timers import ends_by, protected_until, recent, retry_at
 from scheduler_bridge.model.phases import HOLDS_LEASE, Desired, Kind, Phase
 from scheduler_bridge.model.workload import Forecast, Idleness, Workload
 from scheduler_bridge.policy.planner import plan
@@ -77,7 +77,7 @@ def _decide(
         _fleet(books),
         [_pending(books, workload, settings, now) for workload in heads],
         [
-            _running(workload, settings, failed_suspends)
+            _running(workload, settings, failed_suspends, now)
             for workload in books.workloads.values()
             if workload.lease is not None
         ],
@@ -110,7 +110,7 @@ def _pending(books: Books, workload: Workload, settings: Settings, now: float) -
 
 
 def _running(
-    workload: Workload, settings: Settings, failed_suspends: Mapping[str, float]
+    workload: Workload, settings: Settings, failed_suspends: Mapping[str, float], now: float
 ) -> Running:
     spec, lease = workload.spec, workload.lease
     failed = failed_suspends.get(workload.id)
@@ -129,6 +129,11 @@ def _running(
         idle_since=workload.idleness.since,
         yields_from=yields_from,
         leaving=going and workload.phase in HOLDS_LEASE,
+        user=spec.user,
+        is_allocated=spec.min_runtime_seconds > 0,
+        saved_at=workload.snapshot.created_at if workload.snapshot else None,
+        ends_by=ends_by(workload),
+        preemptions=len(recent(workload.preempted_at, now)),
     )
 
 
@@ -173,6 +178,8 @@ def _preempt(books: Books, decided: Plan) -> None:
             victim = draft.workload(preemption.victim)
             name = books.workloads[preemption.preemptor].spec.name
             sentence = preemption_sentence(preemption.reason, name)
+            asked = (*recent(victim.preempted_at, draft.now), draft.now)
+            victim = draft.put(replace(victim, preempted_at=asked))
             want(draft, victim, Desired.SUSPENDED, _ACTOR, sentence)
             draft.note(
                 "preempted",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from scheduler_bridge.errors import Refused
 from scheduler_bridge.model.phases import Kind
@@ -20,6 +21,8 @@ def node_state(node: Node) -> NodeState:
         node.ready,
         node.facts,
         {gpu.uuid: GpuKind(gpu.model, gpu.memory_bytes) for gpu in node.gpus},
+        node.cluster,
+        node.rack,
     )
 
 
@@ -36,6 +39,12 @@ def pending(workload: Workload) -> Pending:
         since=workload.phase_since,
         returning=returning,
         demands=shot.constraints if shot and returning else {},
+        user=spec.user,
+        min_runtime=spec.min_runtime_seconds,
+        max_runtime=inf if spec.max_runtime_seconds is None else spec.max_runtime_seconds,
+        models=spec.gpu_models,
+        clusters=spec.clusters,
+        attempts=len(workload.preempted_at),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Any
 
 from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.desires import desire
 from scheduler_bridge.engine.moves import want
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.model.phases import (
@@ -21,6 +23,7 @@ from scheduler_bridge.model.workload import Workload
 from scheduler_bridge.store.base import LeaseRecord
 
 _ACTOR = "scheduler"
+_DAY = 86400.0
 
 
 def enforce(books: Books, settings: Settings) -> None:
@@ -31,6 +34,9 @@ def enforce(books: Books, settings: Settings) -> None:
         if record is not None and record.taken_at is None:
             if workload.spec.kind is Kind.SESSION and now >= record.hold_until:
                 _lapse(books, workload, record)
+            continue
+        if now >= ends_by(workload) and workload.desired is not Desired.STOPPED:
+            _end(books, workload)
             continue
         deadline = _deadline(workload)
         if deadline and now >= deadline_at(workload, record, deadline):
@@ -63,8 +69,9 @@ def _due_times(books: Books, settings: Settings) -> Iterator[float]:
             yield record.lease.expires_at + settings.lease_margin
         if workload.phase is Phase.QUEUED and retry_at(workload, settings) > now:
             yield retry_at(workload, settings)
-        if protected_until(workload) > now:
-            yield protected_until(workload)
+        for moment in (protected_until(workload), ends_by(workload)):
+            if now < moment < inf:
+                yield moment
     for record in books.leases.values():
         if books.is_lingering(record) and not record.handle:
             yield record.lease.expires_at + settings.lease_margin
@@ -78,6 +85,19 @@ def protected_until(workload: Workload) -> float:
     if workload.lease is None:
         return 0.0
     return workload.lease.granted_at + workload.spec.min_runtime_seconds
+
+
+def ends_by(workload: Workload) -> float:
+    """When it is ended because it has run for as long as it may; inf if it may go on."""
+    limit = workload.spec.max_runtime_seconds
+    if limit is None or workload.lease is None:
+        return inf
+    return workload.lease.granted_at + limit
+
+
+def recent(moments: Iterable[float], now: float) -> tuple[float, ...]:
+    """Those of the last 24 hours."""
+    return tuple(moment for moment in moments if moment > now - _DAY)
 
 
 def retry_at(workload: Workload, settings: Settings) -> float:
@@ -125,6 +145,12 @@ def _lapse(books: Books, workload: Workload, record: LeaseRecord) -> None:
                 last_error="Its place was held twice and nobody came for it.",
                 remedy="Start it again.",
             )
+
+
+def _end(books: Books, workload: Workload) -> None:
+    reason = f"It has run for {workload.spec.max_runtime_seconds:g} s, which is all it may."
+    with books.draft() as draft:
+        desire(draft, workload, Desired.STOPPED, actor=_ACTOR, reason=reason)
 
 
 def _pass_deadline(books: Books, workload: Workload, deadline: Deadline) -> None:

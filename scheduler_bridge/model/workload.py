@@ -27,7 +27,9 @@ class WorkloadSpec:
     """What somebody asks for. Immutable after submission.
 
     `gpus` counts per node, `nodes` is the size of the gang. `preemptible` workloads may be asked to
-    yield once `min_runtime_seconds` have passed. `command`, `environment` and `folder` are for jobs.
+    yield once `min_runtime_seconds` have passed; a job is ended when it has run for
+    `max_runtime_seconds`. `gpu_models` and `clusters` are where it may run, anywhere if empty.
+    `command`, `environment` and `folder` are for jobs.
     """
 
     kind: Kind
@@ -42,6 +44,9 @@ class WorkloadSpec:
     priority: Priority = Priority.NORMAL
     preemptible: bool = True
     min_runtime_seconds: float = 0.0
+    max_runtime_seconds: float | None = None
+    gpu_models: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
     grace_seconds: float = 30.0
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
@@ -145,6 +150,7 @@ class Workload:
     sample its supervisor sent, `signals_at` when (UNIX seconds); absent means unknown, never idle.
     New signals alone do not change `version`. `epoch` is that of its latest lease. `attempt` counts
     how often a job was queued again, and how often a session's place was held in vain.
+    `preempted_at` is when it was asked to yield to others, of the last 24 hours.
     """
 
     id: WorkloadId
@@ -171,6 +177,7 @@ class Workload:
     remedy: str = ""
     log_path: str = ""
     expiry: Expiry | None = None
+    preempted_at: tuple[float, ...] = ()
 
     @property
     def deletion(self) -> Expiry | None:
@@ -232,12 +239,14 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class Node:
     """One machine of the fleet. `facts` have the names of a snapshot's `constraints` and say what the
-    machine has of them."""
+    machine has of them. `rack` is the part of the cluster in which machines reach each other fast."""
 
     name: str
     gpus: tuple[Gpu, ...]
     ready: bool = True
     facts: dict[str, str] = field(default_factory=dict)
+    cluster: str = "local"
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)

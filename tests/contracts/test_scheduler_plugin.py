@@ -133,6 +133,13 @@ async def test_the_key_is_free_once_the_workload_has_ended(plugin: SchedulerPlug
         (job(user="a\nb"), "user"),
         (job(environment={"A B": "1"}), "environment"),
         (job(grace_seconds=1e9), "grace_seconds"),
+        (job(min_runtime_seconds=-1.0), "min_runtime_seconds"),
+        (job(min_runtime_seconds=float("nan")), "min_runtime_seconds"),
+        (job(max_runtime_seconds=0.0), "max_runtime_seconds"),
+        (job(min_runtime_seconds=61.0, max_runtime_seconds=60.0), "more than the 60"),
+        (session(max_runtime_seconds=60.0), "max_runtime_seconds: a session has none"),
+        (job(gpu_models=("H9000",)), "'H9000' is not known; there is: Virtual GPU"),
+        (job(clusters=("west",)), "'west' is not known; there is: local"),
     ],
 )
 async def test_what_can_never_run_is_refused_at_once_with_the_limit(

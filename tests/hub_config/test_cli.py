@@ -217,13 +217,27 @@ def test_submit_passes_everything_on(cli: Cli) -> None:
     job = cli.json(
         *("submit", "--user", "bob", "--gpus", "1", "--nodes", "1", "--name", "train"),
         *("--priority", "high", "--env", "A=1", "--env", "B=x=y", "--workdir", "work"),
-        *("--grace", "1m", "--", "python", "-u", "train.py", "--epochs", "3"),
+        *("--min-runtime", "15m", "--max-runtime", "8h", "--cluster", "local"),
+        *(
+            "--gpu-model",
+            "Virtual GPU",
+            "--grace",
+            "1m",
+            "--",
+            "python",
+            "-u",
+            "train.py",
+            "--epochs",
+            "3",
+        ),
     )
     spec = job["spec"]
     assert spec["command"] == ["python", "-u", "train.py", "--epochs", "3"]
     assert spec["environment"] == {"A": "1", "B": "x=y"}
     assert (spec["user"], spec["name"], spec["priority"]) == ("bob", "train", 2)
     assert (spec["folder"], spec["grace_seconds"]) == ("work", 60.0)
+    assert (spec["min_runtime_seconds"], spec["max_runtime_seconds"]) == (900.0, 28800.0)
+    assert (spec["clusters"], spec["gpu_models"]) == (["local"], ["Virtual GPU"])
 
 
 def test_a_user_submits_as_themselves_from_where_they_stand(cli: Cli, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ EVIDENCE = {
     "needed": 2,
     "free": 0,
     "team": "red",
+    "teams": ["red", "blue"],
     "limit": 1,
     "used": 1,
     "largest": 4,

@@ -9,7 +9,7 @@ import pytest
 from scheduler_bridge.engine.settings import ManualClock, Settings
 from scheduler_bridge.inprocess import InProcessScheduler
 from scheduler_bridge.model.phases import DEADLINES, Desired, Kind, Phase
-from scheduler_bridge.model.workload import Grant, Idleness, Report, Workload
+from scheduler_bridge.model.workload import Grant, Idleness, Priority, Report, Workload
 from scheduler_bridge.policy.values import Rules
 from tests.builders.scheduler import job, session, snapshot
 
@@ -195,6 +195,51 @@ async def test_protected_time_is_kept_and_then_ends() -> None:
     plugin.advance(100)
     assert (await plugin.get(workload.id)).desired is Desired.SUSPENDED
     await plugin.aclose()
+
+
+async def test_a_job_is_ended_when_it_has_run_for_all_it_may(plugin: InProcessScheduler) -> None:
+    workload, grant = await running(plugin, job(max_runtime_seconds=100.0))
+    plugin.advance(99)
+    assert (await plugin.get(workload.id)).phase is Phase.RUNNING
+    plugin.advance(1)
+    ending = await plugin.get(workload.id)
+    assert (ending.phase, ending.desired) == (Phase.CANCELLING, Desired.STOPPED)
+    assert "all it may" in ending.desired_reason
+    await move(plugin, grant, Phase.CANCELLED)
+    assert (await plugin.get(workload.id)).phase is Phase.CANCELLED
+
+
+async def test_a_turn_ends_with_its_protection_for_who_waited_for_it(
+    plugin: InProcessScheduler,
+) -> None:
+    first, grant = await running(plugin, job(min_runtime_seconds=100.0))
+    second = await plugin.submit(job(min_runtime_seconds=100.0), key="second")
+    # Whoever waits from the same moment on has waited for all of it.
+    assert (await plugin.get(first.id)).desired is Desired.RUNNING
+    plugin.advance(100)
+    yielding = await plugin.get(first.id)
+    assert yielding.desired is Desired.SUSPENDED
+    assert "turn" in yielding.desired_reason and len(yielding.preempted_at) == 1
+    await move(plugin, grant, Phase.PREEMPTING)
+    await move(plugin, grant, Phase.QUEUED)
+    assert (await plugin.get(second.id)).phase is Phase.STARTING
+    assert (await plugin.get(first.id)).phase is Phase.QUEUED
+
+
+async def test_nobody_is_preempted_without_end_on_one_day(plugin: InProcessScheduler) -> None:
+    victim, grant = await running(plugin, job(priority=Priority.LOW))
+    for number in range(Rules().max_preemptions):
+        urgent = await plugin.submit(job(max_runtime_seconds=50.0), key=f"urgent{number}")
+        assert (await plugin.get(victim.id)).desired is Desired.SUSPENDED
+        await move(plugin, grant, Phase.PREEMPTING)
+        await move(plugin, grant, Phase.QUEUED)
+        other = await plugin.take(urgent.id)
+        await move(plugin, other, Phase.RUNNING)
+        await move(plugin, other, Phase.SUCCEEDED)
+        grant = await plugin.take(victim.id)
+        await move(plugin, grant, Phase.RUNNING)
+    await plugin.submit(job(), key="one more")
+    assert (await plugin.get(victim.id)).desired is Desired.RUNNING
 
 
 async def test_who_could_not_be_suspended_is_left_alone_for_a_while(
