@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import Event, Lease, Pause, Workload
 
 
@@ -54,6 +55,7 @@ class Batch:
     events: tuple[Event, ...] = ()
     pauses: tuple[Pause, ...] | None = None
     earmarks: Mapping[str, str] | None = None
+    change_sets: tuple[ChangeSet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Snapshot:
     leases: tuple[LeaseRecord, ...] = ()
     pauses: tuple[Pause, ...] = ()
     earmarks: Mapping[str, str] = field(default_factory=dict)
+    change_sets: tuple[ChangeSet, ...] = ()
 
 
 class Store(Protocol):
@@ -72,11 +75,13 @@ class Store(Protocol):
     `StateLocked` or `StateMoved` the program must end."""
 
     def load(self) -> Snapshot:
-        """Live workloads in order of submission, unreleased leases, pauses, earmarks."""
+        """Live workloads in order of submission, unreleased leases, pauses, earmarks, and all change
+        sets of teams in the order in which they were written."""
         ...
 
     def write(self, batch: Batch) -> tuple[Event, ...]:
-        """Write all of it in one transaction; the events come back with their ids."""
+        """Write all of it in one transaction; the events come back with their ids. A change set that
+        is based on the same one as an earlier is refused."""
         ...
 
     def workload(self, workload_id: str) -> Workload | None:

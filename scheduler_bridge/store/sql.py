@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, up
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from scheduler_bridge.model.phases import TERMINAL
+from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import Event, Pause, Workload
 from scheduler_bridge.store.base import Batch, LeaseRecord, Snapshot, StoreError
 from scheduler_bridge.store.tables import (
@@ -20,12 +21,14 @@ from scheduler_bridge.store.tables import (
     HELD_GPUS,
     LEASES,
     PAUSES,
+    TEAM_CHANGES,
     WORKLOADS,
 )
 
 _WORKLOAD = TypeAdapter(Workload)
 _LEASE = TypeAdapter(LeaseRecord)
 _PAUSE = TypeAdapter(Pause)
+_CHANGE_SET = TypeAdapter(ChangeSet)
 
 
 class SqlStore:
@@ -54,12 +57,15 @@ class SqlStore:
             earmarks = {
                 row.gpu_uuid: row.workload_id for row in connection.execute(select(EARMARKS))
             }
+            changes = connection.execute(select(TEAM_CHANGES).order_by(TEAM_CHANGES.c.number))
+            change_sets = tuple(_CHANGE_SET.validate_python(row.data) for row in changes)
         by_epoch = {(r.lease.workload_id, r.lease.epoch): r.lease for r in leases}
         return Snapshot(
             tuple(replace(w, lease=by_epoch.get((w.id, w.epoch))) for w in workloads),
             leases,
             pauses,
             earmarks,
+            change_sets,
         )
 
     def write(self, batch: Batch) -> tuple[Event, ...]:
@@ -75,6 +81,8 @@ class SqlStore:
                 connection.execute(delete(EARMARKS))
                 for gpu, owner in batch.earmarks.items():
                     connection.execute(insert(EARMARKS).values(gpu_uuid=gpu, workload_id=owner))
+            for change_set in batch.change_sets:
+                _write_change_set(connection, change_set)
             events = tuple(_write_event(connection, event) for event in batch.events)
         if events:
             self._wrote(events[-1].id)
@@ -179,6 +187,16 @@ def _write_pauses(connection: Connection, pauses: tuple[Pause, ...]) -> None:
         connection.execute(
             insert(PAUSES).values(scope=pause.scope, data=_PAUSE.dump_python(pause, mode="json"))
         )
+
+
+def _write_change_set(connection: Connection, change_set: ChangeSet) -> None:
+    connection.execute(
+        insert(TEAM_CHANGES).values(
+            id=change_set.id,
+            based_on=change_set.based_on,
+            data=_CHANGE_SET.dump_python(change_set, mode="json"),
+        )
+    )
 
 
 def _write_event(connection: Connection, event: Event) -> Event:

@@ -82,6 +82,16 @@ PAUSES = Table(
     Column("data", JSON, nullable=False),
 )
 
+TEAM_CHANGES = Table(
+    "team_changes",
+    METADATA,
+    Column("number", _SERIAL, primary_key=True, autoincrement=True),
+    Column("id", String(64), nullable=False, unique=True),
+    # two change sets cannot follow the same one: nobody overwrites what they have not seen
+    Column("based_on", String(64), nullable=False, unique=True),
+    Column("data", JSON, nullable=False),
+)
+
 EARMARKS = Table(
     "earmarks",
     METADATA,
