@@ -1,4 +1,8 @@
-"""Heartbeats: leases are renewed by them, and holders learn from the answer what is wanted."""
+"""Heartbeats: leases are renewed by them, and holders learn from the answer what is wanted.
+
+A renewal is not written down. Every holder gets a whole lease time after a restart, which is longer than
+any renewal that was lost could have given it, so the store would only hear what it need not know.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,15 @@ from scheduler_bridge.model.workload import Instruction, Report
 from scheduler_bridge.store.base import LeaseRecord
 
 REPEAT_AFTER_SECONDS: Final = 5.0
-SAVED_PER_LEASE: Final = 4
-"""How often the store hears of a renewal within one lease time."""
 
 
 class Renewals:
-    """Keeps in memory what each holder was told, and when its renewal was last stored."""
+    """Keeps in memory what each holder was told."""
 
     def __init__(self, books: Books, settings: Settings) -> None:
         self._books = books
         self._settings = settings
         self._told: dict[str, tuple[Desired, float]] = {}
-        self._saved_expiry: dict[str, float] = {}
 
     def after_restart(self) -> None:
         """Nobody could renew while we were away: every holder gets a whole lease time."""
@@ -62,7 +63,6 @@ class Renewals:
     def forget(self, lease_id: str) -> None:
         """The lease was given back."""
         self._told.pop(lease_id, None)
-        self._saved_expiry.pop(lease_id, None)
 
     def _is_news(self, lease_id: str, desired: Desired, phase: Phase, now: float) -> bool:
         """Whether to answer at once: there is something to do that the holder may not know. What it
@@ -73,25 +73,17 @@ class Renewals:
         return told is not desired or now - at >= REPEAT_AFTER_SECONDS
 
     def _renew(self, record: LeaseRecord, report: Report) -> None:
-        """Telemetry stays in memory; the store hears of it a few times per lease."""
+        """Times and telemetry stay in memory; the store hears where the holder's processes are."""
         now = self._books.clock.now()
         lease = replace(record.lease, expires_at=now + self._settings.lease_seconds)
         told = holders.with_handle(record, report.handle)
         workload = self._books.get(lease.workload_id)
         if report.signals:
             workload = replace(workload, signals=report.signals, signals_at=now)
-        stored_ago = lease.expires_at - self._stored_expiry(record)
-        is_due = stored_ago >= self._settings.lease_seconds / SAVED_PER_LEASE
-        save = is_due or told.handle != record.handle
-        record = replace(told, lease=lease)
-        self._books.observe(replace(workload, lease=lease), record, save=save)
-        if save:
-            self._saved_expiry[lease.id] = lease.expires_at
+        save = told.handle != record.handle
+        self._books.observe(replace(workload, lease=lease), replace(told, lease=lease), save=save)
         if workload.phase is Phase.LOST:
             self._find_again(workload.id)
-
-    def _stored_expiry(self, record: LeaseRecord) -> float:
-        return self._saved_expiry.setdefault(record.lease.id, record.lease.expires_at)
 
     def _find_again(self, workload_id: str) -> None:
         with self._books.draft() as draft:
