@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from snapshot.cache import PackCache
 from snapshot.filling import wire
 from snapshot.filling.filler import Filler, FillOrder, Links
 from snapshot.filling.journal import Journal
@@ -210,16 +211,17 @@ def faulting(
     seed: int = 1,
     pages: int = 2000,
     wrap: Callable[[Store], Store] = lambda store: store,
+    cache: PackCache | None = None,
 ) -> Iterator[Faulting]:
     """The program, waiting to be sent on, and its filler, which answers faults. `wrap` makes the
-    store that the filler reads from."""
+    store that the filler reads from; `cache` has everything at first."""
     supervisor, guard, journal = wire.pair(), wire.pair(), Journal.create()
     with running(story, seed=seed, pages=pages) as child:
         where = layout([("task", 1, child.runs())])
         store = StoreInMemory()
         memory = {("task", 1): [(child.start, child.content())]}
-        manifest = save(repository(store, folder), key(), memory).manifest
-        snapshot = repository(wrap(store), folder).open(manifest)
+        manifest = save(repository(store, folder, cache=cache), key(), memory).manifest
+        snapshot = repository(wrap(store), folder, cache=cache).open(manifest)
         links = Links(supervisor[1], guard[1])
         filler = Filler(FillOrder(where, folder), snapshot, journal, links)
         tree = Faulting(child, where, Holder(supervisor[0]), Holder(guard[0]), filler, links)

@@ -41,10 +41,10 @@ libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 
 
 def content(number: int) -> bytes:
-    """What page `number` of the memory holds: every ninth is zero."""
+    """What page `number` of the memory holds, which nobody can compress: every ninth is zero."""
     if number % 9 == 8:
         return ZERO
-    return hashlib.blake2b(str(number).encode()).digest() * (PAGE // 64)
+    return hashlib.shake_128(str(number).encode()).digest(PAGE)
 
 
 def check(result: int | None) -> int:
