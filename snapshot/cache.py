@@ -50,8 +50,11 @@ class PackCache:
         )
         self._unseen = _LOOK_AGAIN_BYTES  # written since the folder was last measured
         self._lock = threading.Lock()
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._remove_stale()
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._remove_stale()
+        except OSError as error:
+            log.warning("the node cache %s cannot be used as it should: %s", directory, error)
 
     def open(self, pack: str) -> int | None:
         """A descriptor for reading the pack, which the caller closes, or None. Counts as a use."""
@@ -59,7 +62,8 @@ class PackCache:
             descriptor = os.open(self._directory / pack, os.O_RDONLY)
         except OSError:
             return None
-        os.utime(descriptor)
+        with suppress(OSError):  # a disk that failed lets nobody write, and may still be read
+            os.utime(descriptor)
         return descriptor
 
     def put(self, pack: str, data: Data) -> None:

@@ -105,12 +105,16 @@ class Opener:
         self._out = _buffer("out")
 
     def read_file(self, descriptor: int) -> None:
-        """Read from a cached pack. Raises `TamperedError`."""
+        """Read from a cached pack. Raises `TamperedError`, also if the disk cannot read it."""
         buffer = _buffer("sealed")
         for window in _windows(self._order.chunks):
             start, length = window[0].offset, window[-1].end - window[0].offset
             view = buffer[:length] if length <= len(buffer) else memoryview(bytearray(length))
-            if os.preadv(descriptor, [view], start) != length:
+            try:
+                found = os.preadv(descriptor, [view], start)
+            except OSError as error:
+                raise TamperedError(f"A pack cannot be read: {error}.") from error
+            if found != length:
                 raise TamperedError("A pack is cut short.")
             self._open(window, view, start)
 

@@ -281,8 +281,8 @@ class Snapshot:
             return False
         try:
             opener.read_file(descriptor)
-        except TamperedError:
-            log.warning("the cached pack %s is damaged; it is fetched again", pack.id)
+        except TamperedError as error:
+            log.warning("the cached pack %s is damaged; it is fetched again: %s", pack.id, error)
             cache.drop(pack.id)
             return False
         finally:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from snapshot.cache import PackCache
 
@@ -102,6 +106,36 @@ def test_a_cache_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
     (tmp_path / "cache").write_bytes(b"")  # root may write anywhere, but not below a file
     cache.put("p1", b"content")
     assert not cache.spool("p2", b"content")
+
+
+def test_a_cache_that_cannot_even_be_made_fails_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    cache = PackCache(tmp_path / "file" / "cache", 8 * MIB)
+    cache.put("p1", b"content")
+    assert content(cache, "p1") is None
+    assert not cache.spool("p2", b"content")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_disk_that_became_read_only_is_still_read(tmp_path: Path) -> None:
+    PackCache(tmp_path, 8 * MIB).put("p1", b"content")
+    (tmp_path / ".new-dead").write_bytes(b"half")
+    age(tmp_path, ".new-dead", 7200)
+    mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    argv = ["unshare", "--mount", "sh", "-c", mount, str(tmp_path), sys.executable, "-c", _READS]
+    found = subprocess.run([*argv, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert found.stdout == "content"
+    assert "Read-only" in found.stderr
+
+
+_READS = """
+import sys, os
+from pathlib import Path
+from snapshot.cache import PackCache
+cache = PackCache(Path(sys.argv[1]), 8 * 2**20)
+cache.put("p2", b"content")
+sys.stdout.write(os.read(cache.open("p1"), 100).decode())
+"""
 
 
 def test_what_a_dead_process_left_half_written_is_removed(tmp_path: Path) -> None:
