@@ -267,7 +267,12 @@ class SchedulerService(Application):
     async def _serve(self, books: Books, tokens: dict[str, str]) -> None:
         scheduler = Scheduler(books, self._settings())
         cluster = LocalCluster(
-            LocalSettings(tuple(self.job_command), self.job_request_folder, self.run_folder)
+            LocalSettings(
+                tuple(self.job_command),
+                self.job_request_folder,
+                self.run_folder,
+                node=books.inventory[0].name,
+            )
         )
         await self._learn(scheduler)
         gateway = self._gateway(scheduler)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -49,6 +49,10 @@ class LastWords:
 
 class ClusterManager(Protocol):
     """One cluster. Blocking methods are quick (files, /proc); the others are coroutines."""
+
+    def answering(self) -> Collection[str]:
+        """Names of its machines that are there, as far as it knows by itself."""
+        ...
 
     async def launch(self, job: Workload, grant: Grant, *, adopt: bool) -> Handle:
         """Start a supervisor for the job's lease and return what is known of it at once; with

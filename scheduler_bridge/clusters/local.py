@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,12 +30,14 @@ _PARTS: Final = ("supervisor", "sandbox")
 class LocalSettings:
     """`job_command` is an argument vector in which `{python}` and `{request}` are replaced.
     Requests hold credentials: `request_folder` is private. `run_folder` has one folder per
-    supervisor, with its `status.json`; empty: last words are not looked for."""
+    supervisor, with its `status.json`; empty: last words are not looked for. `node` is this machine's
+    name in the fleet."""
 
     job_command: tuple[str, ...] = ()
     request_folder: str = ""
     run_folder: str = ""
     python: str = sys.executable
+    node: str = ""
 
 
 class LocalCluster:
@@ -43,6 +45,9 @@ class LocalCluster:
 
     def __init__(self, settings: LocalSettings) -> None:
         self._settings = settings
+
+    def answering(self) -> Collection[str]:
+        return (self._settings.node,) if self._settings.node else ()
 
     async def launch(self, job: Workload, grant: Grant, *, adopt: bool) -> Handle:
         if not self._settings.job_command:

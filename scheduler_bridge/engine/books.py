@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from scheduler_bridge.engine.bells import Bells
 from scheduler_bridge.engine.settings import Clock
 from scheduler_bridge.errors import Conflict, NotFound, Unavailable
+from scheduler_bridge.model.nodes import NodeRecord
 from scheduler_bridge.model.phases import TERMINAL, Phase, is_legal
 from scheduler_bridge.model.workload import (
     Event,
@@ -33,7 +34,9 @@ def new_id(prefix: str) -> str:
 
 
 class Books:
-    """Live workloads, unreleased leases, pauses, earmarks. Read freely, change through `draft`."""
+    """Live workloads, unreleased leases, pauses, earmarks, machines. Read freely, change through
+    `draft`. `inventory` is what machines say of themselves; in `nodes`, those that get no new work
+    because they do not answer, or are dead, are not ready."""
 
     def __init__(
         self,
@@ -43,7 +46,8 @@ class Books:
         *,
         ids: Callable[[str], str] = new_id,
     ) -> None:
-        self.store, self.clock, self.nodes, self.ids = store, clock, nodes, ids
+        self.store, self.clock, self.ids = store, clock, ids
+        self.inventory = self.nodes = nodes
         self.bells = Bells()
         self.changed: list[Callable[[tuple[Event, ...]], None]] = []
         state = store.load()
@@ -52,6 +56,8 @@ class Books:
         self.leases: dict[str, LeaseRecord] = {r.lease.id: r for r in state.leases}
         self.pauses: dict[str, Pause] = {p.scope: p for p in state.pauses}
         self.earmarks: Mapping[str, str] = state.earmarks
+        self.node_records: dict[str, NodeRecord] = {r.name: r for r in state.nodes}
+        self.closed_nodes: frozenset[str] = frozenset()
         self.waits: dict[str, Wait] = {}
 
     def get(self, workload_id: str) -> Workload:
@@ -79,6 +85,22 @@ class Books:
         """Whether the lease is no longer its workload's current one."""
         workload = self.workloads.get(record.lease.workload_id)
         return workload is None or workload.lease is None or workload.lease.id != record.lease.id
+
+    def node_record(self, name: str) -> NodeRecord:
+        """What is stored of the machine; an empty record if nothing is."""
+        return self.node_records.get(name) or NodeRecord(name)
+
+    def set_inventory(self, nodes: tuple[Node, ...]) -> None:
+        """Take over what machines say of themselves."""
+        self.inventory = nodes
+        closed = self.closed_nodes
+        self.nodes = tuple(replace(n, ready=False) if n.name in closed else n for n in nodes)
+
+    def close_nodes(self, names: Collection[str]) -> None:
+        """These machines, and no others, get no new work."""
+        if frozenset(names) != self.closed_nodes:
+            self.closed_nodes = frozenset(names)
+            self.set_inventory(self.inventory)
 
     def holders(self) -> dict[str, str]:
         """GPU uuid -> workload, lingering leases included."""
@@ -147,6 +169,7 @@ class Books:
             self.pauses = {p.scope: p for p in batch.pauses}
         if batch.earmarks is not None:
             self.earmarks = batch.earmarks
+        self.node_records |= {record.name: record for record in batch.nodes}
         for workload in batch.workloads:
             self.bells.ring(workload.id)
         if events:
@@ -166,6 +189,7 @@ class Draft:
         self._events: list[Event] = []
         self._pauses: tuple[Pause, ...] | None = None
         self._earmarks: Mapping[str, str] | None = None
+        self._nodes: dict[str, NodeRecord] = {}
 
     def workload(self, workload_id: str) -> Workload:
         """The workload as staged so far."""
@@ -174,6 +198,11 @@ class Draft:
     def record(self, lease_id: str) -> LeaseRecord | None:
         """The unreleased lease as staged so far."""
         return self._leases.get(lease_id) or self.books.leases.get(lease_id)
+
+    def is_current(self, record: LeaseRecord) -> bool:
+        """Whether it is its workload's own lease, as staged so far."""
+        lease = self.workload(record.lease.workload_id).lease
+        return lease is not None and lease.id == record.lease.id
 
     def put(self, workload: Workload) -> Workload:
         """Stage a workload."""
@@ -184,6 +213,10 @@ class Draft:
         """Stage a lease's record."""
         self._leases[record.lease.id] = record
         return record
+
+    def put_node(self, record: NodeRecord) -> None:
+        """Stage what is stored of a machine."""
+        self._nodes[record.name] = record
 
     def set_pauses(self, pauses: tuple[Pause, ...]) -> None:
         """Replace all pauses."""
@@ -273,7 +306,8 @@ class Draft:
 
     def release(self, record: LeaseRecord, *, ended_as: Phase, cause: str, actor: str) -> None:
         """Stage the end of a lease: its GPUs are free."""
-        self.put_lease(replace(record, released_at=self.now, ended_as=ended_as.value))
+        ended = replace(record, released_at=self.now, ended_as=ended_as.value, ended_cause=cause)
+        self.put_lease(ended)
         workload = self.workload(record.lease.workload_id)
         if workload.lease is not None and workload.lease.id == record.lease.id:
             workload = self.put(replace(workload, lease=None))
@@ -301,6 +335,7 @@ class Draft:
             tuple(self._events),
             self._pauses,
             self._earmarks,
+            nodes=tuple(self._nodes.values()),
         )
         if batch != Batch():
             self.books.apply(batch)

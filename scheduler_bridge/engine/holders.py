@@ -100,11 +100,12 @@ def instruction(workload: Workload, record: LeaseRecord) -> Instruction:
     )
 
 
-def revocation(now: float) -> Instruction:
+def revocation(record: LeaseRecord, now: float) -> Instruction:
     """What a former holder is told: end your sandbox, the lease is not yours."""
+    why = f" It was given up: {record.ended_cause}." if record.forced else ""
     return Instruction(
         desired=Desired.STOPPED,
-        reason="The lease is no longer this holder's.",
+        reason=f"The lease is no longer this holder's; stop yourself.{why}",
         actor="scheduler",
         expires_at=now,
         revoked=True,

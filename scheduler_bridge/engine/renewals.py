@@ -13,6 +13,7 @@ from typing import Final
 from scheduler_bridge.engine import holders
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.holders import Standing
+from scheduler_bridge.engine.presence import Presence
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Instruction, Report
@@ -24,9 +25,10 @@ REPEAT_AFTER_SECONDS: Final = 5.0
 class Renewals:
     """Keeps in memory what each holder was told."""
 
-    def __init__(self, books: Books, settings: Settings) -> None:
+    def __init__(self, books: Books, settings: Settings, presence: Presence) -> None:
         self._books = books
         self._settings = settings
+        self._presence = presence
         self._told: dict[str, tuple[Desired, float]] = {}
 
     def after_restart(self) -> None:
@@ -48,12 +50,13 @@ class Renewals:
         loop = asyncio.get_running_loop()
         end = loop.time() + min(wait, self._settings.max_wait)
         record, standing = holders.identify(self._books, lease_id, credential)
+        self._presence.hear(record, standing)
         if standing is Standing.CURRENT and report.epoch == record.lease.epoch:
             self._renew(record, report)
         while True:
             record, standing = holders.identify(self._books, lease_id, credential)
             if standing is not Standing.CURRENT or report.epoch != record.lease.epoch:
-                return holders.revocation(self._books.clock.now())
+                return holders.revocation(record, self._books.clock.now())
             workload = self._books.get(record.lease.workload_id)
             news = self._is_news(lease_id, workload.desired, report.phase, loop.time())
             if news or not await self._books.bells.wait(workload.id, end - loop.time()):

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from scheduler_bridge.clusters.base import Handle, Life
 from scheduler_bridge.engine import desires, holders, timers
 from scheduler_bridge.engine.admission import check
 from scheduler_bridge.engine.books import EVENTS_BELL, Books
 from scheduler_bridge.engine.cycle import forecast, run_cycle
 from scheduler_bridge.engine.explain import explain
 from scheduler_bridge.engine.holders import Standing
+from scheduler_bridge.engine.losses import keep_late_snapshot
 from scheduler_bridge.engine.moves import Told, move_by_holder
+from scheduler_bridge.engine.presence import Presence
 from scheduler_bridge.engine.renewals import Renewals
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.errors import Conflict, Refused
@@ -48,23 +51,27 @@ class Scheduler:
     """See `plugin.SchedulerPlugin` for what each operation promises.
 
     `wake` is called after every change that the planner may react to. By default it plans at once;
-    a `Runner` plans a moment later instead, so that a burst of changes costs one pass.
+    a `Runner` plans a moment later instead, so that a burst of changes costs one pass. `life_of` looks
+    at the processes of a holder, where somebody can.
     """
 
     def __init__(self, books: Books, settings: Settings | None = None) -> None:
         self.books = books
         self.settings = settings or Settings()
         self.wake: Callable[[], object] = self.tick
+        self.life_of: Callable[[Handle], Life] = lambda _handle: Life.UNKNOWN
         self.waiters: Counter[tuple[str, str]] = Counter()
         self._withdrawn: set[str] = set()
         self._failed_suspends: dict[str, float] = {}
-        self._renewals = Renewals(books, self.settings)
+        self.presence = Presence(books, self.settings, lambda: self.wake())
+        self._renewals = Renewals(books, self.settings, self.presence)
         self._renewals.after_restart()
 
     # -- time --------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Do what time demands, then plan."""
+        self.presence.look()
         timers.enforce(self.books, self.settings)
         run_cycle(self.books, self.settings, self._failed_suspends)
 
@@ -220,9 +227,12 @@ class Scheduler:
     ) -> Workload:
         """Take over what a holder reports of its own sandbox."""
         record, standing = holders.identify(self.books, lease_id, credential)
+        self.presence.hear(record, standing)
         workload = self.get(record.lease.workload_id)
         if standing is Standing.RELEASED and record.ended_as == target.value:
             return workload
+        if standing is not Standing.FENCED and record.forced and target is Phase.SUSPENDED:
+            keep_late_snapshot(self.books, record, snapshot)
         if standing is Standing.LEFT_BEHIND and target not in HOLDS_LEASE:
             return self._end_left_behind(record, target, cause)
         if standing is not Standing.CURRENT:
@@ -307,11 +317,15 @@ class Scheduler:
         """Take over what a machine is now."""
         nodes = tuple(
             replace(known, facts=dict(facts)) if known.name == node else known
-            for known in self.books.nodes
+            for known in self.books.inventory
         )
-        if nodes != self.books.nodes:
-            self.books.nodes = nodes
+        if nodes != self.books.inventory:
+            self.books.set_inventory(nodes)
             self.wake()
+
+    def hear(self, nodes: Iterable[str]) -> None:
+        """These machines tell that they are there."""
+        self.presence.report(nodes)
 
     def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:
         """Set or end a pause."""

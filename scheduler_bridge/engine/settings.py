@@ -41,10 +41,12 @@ class ManualClock:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Times are seconds. `lease_margin` is added to `lease_seconds` before a silent holder counts
-    as lost: it must be longer than clocks differ and a frozen holder needs to stop itself."""
+    as lost: it must be longer than clocks differ and a frozen holder needs to stop itself. A machine
+    that has not answered for `silent_seconds` gets no new work."""
 
     lease_seconds: float = 600.0
     lease_margin: float = 60.0
+    silent_seconds: float = 60.0
     hold_seconds: float = 600.0
     failed_suspend_pause: float = 600.0
     retry_pause: float = 5.0

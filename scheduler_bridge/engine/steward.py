@@ -23,6 +23,9 @@ _ACTOR: Final = "scheduler"
 FORCE_AFTER_SECONDS: Final = 30.0
 """A sandbox whose lease was left behind may end by itself that long."""
 
+STORE_WITHIN_SECONDS: Final = 300.0
+"""So long may what went with a machine that was declared dead, and lives, store its memory."""
+
 CONCLUDE_AFTER_SECONDS: Final = 20.0
 """A session that dies in the middle of a suspend may have been stored: its spawner gets that long
 to find out, before the older snapshot counts."""
@@ -37,10 +40,12 @@ class Steward:
         self._cluster = cluster
         self._first_seen: dict[tuple[str, str], float] = {}
         self._busy: set[str] = set()
+        scheduler.life_of = cluster.life
         scheduler.books.changed.append(self._on_change)
 
     async def step(self) -> None:
         """Launch placed jobs, then check every lease."""
+        self._scheduler.hear(self._cluster.answering())
         for workload in list(self._books.workloads.values()):
             record = self._books.current_lease(workload)
             if workload.spec.kind is Kind.JOB and record and record.taken_at is None:
@@ -48,8 +53,12 @@ class Steward:
         for record in list(self._books.leases.values()):
             if record.lease.id in self._books.leases:
                 await self._check(record)
+        given_up = self._given_up()
+        for record in given_up:
+            self._end_given_up(record)
+        known = {*self._books.leases, *(record.lease.id for record in given_up)}
         for name, lease_id in list(self._first_seen):
-            if lease_id not in self._books.leases:
+            if lease_id not in known:
                 del self._first_seen[name, lease_id]
 
     def _on_change(self, events: tuple[Event, ...]) -> None:
@@ -165,9 +174,23 @@ class Steward:
             stage_gone(draft, record, evidence={"handle": dict(record.handle)})
         self._scheduler.wake()
 
+    def _given_up(self) -> list[LeaseRecord]:
+        """Leases that went with machines that were declared dead."""
+        dead = [r.death for r in self._books.node_records.values() if r.death is not None]
+        found = (self._books.store.lease(name) for death in dead for name in death.leases)
+        return [record for record in found if record is not None]
+
+    def _end_given_up(self, record: LeaseRecord) -> None:
+        """It was told to stop itself, may store its memory first, and is not to stay."""
+        lives = self._cluster.life(record.handle) in (Life.ALIVE, Life.ORPHANED)
+        if lives and self._passed(record, "given up", STORE_WITHIN_SECONDS):
+            _log.warning("ending %s by force: it was given up", record.lease.workload_id)
+            self._cluster.terminate(record.handle)
+
     def _press(self, record: LeaseRecord) -> None:
         """Its holder was told to end it; after a while it is ended by force."""
-        if record.handle and self._passed(record, "left behind", FORCE_AFTER_SECONDS):
+        patience = 0.0 if record.forced else FORCE_AFTER_SECONDS
+        if record.handle and self._passed(record, "left behind", patience):
             _log.warning("ending %s by force", record.lease.workload_id)
             self._cluster.terminate(record.handle)
 
@@ -191,7 +214,9 @@ class Steward:
         is none, or one must have stopped itself because nobody renewed its lease."""
         settings = self._scheduler.settings
         fenced = record.lease.expires_at + settings.lease_margin
-        if not record.handle.get("supervisor"):
+        if lingering and record.forced and self._books.clock.now() >= fenced:
+            self._lose(record)
+        if not record.handle.get("supervisor") or record.lease.id not in self._books.leases:
             return
         if self._books.clock.now() >= fenced:
             self._lose(record)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from scheduler_bridge.model.nodes import NodeRecord
 from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import Event, Lease, Pause, Workload
 
@@ -33,7 +34,8 @@ class LeaseRecord:
     `credential_hash` is empty until somebody took the lease up; `former_hashes` are those of holders
     fenced off since. `hold_until` is how long it waits to be taken up. `handle` is the latest one its
     holder reported. `ended_as` is the phase that released it, which makes a repeated report of the
-    same end harmless.
+    same end harmless, `ended_cause` why, in words for its former holder. `forced`: an administrator gave
+    it up, and its sandbox is to be ended without mercy.
     """
 
     lease: Lease
@@ -44,11 +46,14 @@ class LeaseRecord:
     handle: dict[str, Any] = field(default_factory=dict)
     released_at: float | None = None
     ended_as: str = ""
+    ended_cause: str = ""
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Changes that are written together or not at all. `earmarks` None leaves them as they are."""
+    """Changes that are written together or not at all. `earmarks` None leaves them as they are;
+    `nodes` has those that changed."""
 
     workloads: tuple[Workload, ...] = ()
     leases: tuple[LeaseRecord, ...] = ()
@@ -56,6 +61,7 @@ class Batch:
     pauses: tuple[Pause, ...] | None = None
     earmarks: Mapping[str, str] | None = None
     change_sets: tuple[ChangeSet, ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class Snapshot:
     pauses: tuple[Pause, ...] = ()
     earmarks: Mapping[str, str] = field(default_factory=dict)
     change_sets: tuple[ChangeSet, ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
 
 
 class Store(Protocol):

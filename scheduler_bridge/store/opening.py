@@ -27,8 +27,8 @@ from scheduler_bridge.store.tables import METADATA
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD: Final = "0002"
-KNOWN: Final = frozenset({"0001", HEAD})
+HEAD: Final = "0004"
+KNOWN: Final = frozenset({"0001", "0002", HEAD})
 """Schema revisions of this version; `migrations/versions` has a file for each."""
 
 

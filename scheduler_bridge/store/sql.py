@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from scheduler_bridge.model.nodes import NodeRecord
 from scheduler_bridge.model.phases import TERMINAL
 from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import Event, Pause, Workload
@@ -20,6 +21,7 @@ from scheduler_bridge.store.tables import (
     EVENTS,
     HELD_GPUS,
     LEASES,
+    NODES,
     PAUSES,
     TEAM_CHANGES,
     WORKLOADS,
@@ -29,6 +31,7 @@ _WORKLOAD = TypeAdapter(Workload)
 _LEASE = TypeAdapter(LeaseRecord)
 _PAUSE = TypeAdapter(Pause)
 _CHANGE_SET = TypeAdapter(ChangeSet)
+_NODE = TypeAdapter(NodeRecord)
 
 
 class SqlStore:
@@ -59,6 +62,9 @@ class SqlStore:
             }
             changes = connection.execute(select(TEAM_CHANGES).order_by(TEAM_CHANGES.c.number))
             change_sets = tuple(_CHANGE_SET.validate_python(row.data) for row in changes)
+            nodes = tuple(
+                _NODE.validate_python(row.data) for row in connection.execute(select(NODES))
+            )
         by_epoch = {(r.lease.workload_id, r.lease.epoch): r.lease for r in leases}
         return Snapshot(
             tuple(replace(w, lease=by_epoch.get((w.id, w.epoch))) for w in workloads),
@@ -66,6 +72,7 @@ class SqlStore:
             pauses,
             earmarks,
             change_sets,
+            nodes,
         )
 
     def write(self, batch: Batch) -> tuple[Event, ...]:
@@ -77,6 +84,8 @@ class SqlStore:
                 _write_lease(connection, record)
             if batch.pauses is not None:
                 _write_pauses(connection, batch.pauses)
+            for node in batch.nodes:
+                _write_node(connection, node)
             if batch.earmarks is not None:
                 connection.execute(delete(EARMARKS))
                 for gpu, owner in batch.earmarks.items():
@@ -197,6 +206,13 @@ def _write_change_set(connection: Connection, change_set: ChangeSet) -> None:
             data=_CHANGE_SET.dump_python(change_set, mode="json"),
         )
     )
+
+
+def _write_node(connection: Connection, record: NodeRecord) -> None:
+    data = _NODE.dump_python(record, mode="json")
+    done = connection.execute(update(NODES).where(NODES.c.name == record.name).values(data=data))
+    if done.rowcount == 0:
+        connection.execute(insert(NODES).values(name=record.name, data=data))
 
 
 def _write_event(connection: Connection, event: Event) -> Event:

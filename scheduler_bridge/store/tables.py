@@ -92,6 +92,13 @@ TEAM_CHANGES = Table(
     Column("data", JSON, nullable=False),
 )
 
+NODES = Table(
+    "nodes",
+    METADATA,
+    Column("name", String(255), primary_key=True),
+    Column("data", JSON, nullable=False),
+)
+
 EARMARKS = Table(
     "earmarks",
     METADATA,

@@ -17,6 +17,10 @@ class ClusterWithoutProcesses:
         self.words: dict[str, LastWords] = {}
         self.terminated: list[Handle] = []
         self.forgotten: list[str] = []
+        self.nodes: tuple[str, ...] = ()
+
+    def answering(self) -> tuple[str, ...]:
+        return self.nodes
 
     async def launch(self, job: Workload, grant: Grant, *, adopt: bool) -> Handle:
         self.grants[job.id] = grant
