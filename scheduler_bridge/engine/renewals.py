@@ -22,6 +22,19 @@ from scheduler_bridge.store.base import LeaseRecord
 REPEAT_AFTER_SECONDS: Final = 5.0
 
 
+def renew_all(books: Books, settings: Settings) -> None:
+    """After a restart: nobody could renew while we were away, and renewals before that are not known.
+    Every holder gets a whole lease time. Call before anything judges by when a lease ends."""
+    until = books.clock.now() + settings.lease_seconds
+    for record in list(books.leases.values()):
+        if record.lease.expires_at < until:
+            lease = replace(record.lease, expires_at=until)
+            books.leases[lease.id] = replace(record, lease=lease)
+            workload = books.workloads.get(lease.workload_id)
+            if workload is not None and workload.lease and workload.lease.id == lease.id:
+                books.workloads[workload.id] = replace(workload, lease=lease)
+
+
 class Renewals:
     """Keeps in memory what each holder was told."""
 
@@ -30,17 +43,6 @@ class Renewals:
         self._settings = settings
         self._presence = presence
         self._told: dict[str, tuple[Desired, float]] = {}
-
-    def after_restart(self) -> None:
-        """Nobody could renew while we were away: every holder gets a whole lease time."""
-        until = self._books.clock.now() + self._settings.lease_seconds
-        for record in list(self._books.leases.values()):
-            if record.lease.expires_at < until:
-                lease = replace(record.lease, expires_at=until)
-                self._books.leases[lease.id] = replace(record, lease=lease)
-                workload = self._books.workloads.get(lease.workload_id)
-                if workload is not None and workload.lease and workload.lease.id == lease.id:
-                    self._books.workloads[workload.id] = replace(workload, lease=lease)
 
     async def beat(
         self, lease_id: str, credential: str, report: Report, *, wait: float

@@ -21,7 +21,7 @@ from scheduler_bridge.engine.holders import Standing
 from scheduler_bridge.engine.losses import keep_late_snapshot
 from scheduler_bridge.engine.moves import Told, move_by_holder
 from scheduler_bridge.engine.presence import Presence
-from scheduler_bridge.engine.renewals import Renewals
+from scheduler_bridge.engine.renewals import Renewals, renew_all
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.errors import Conflict, Refused
 from scheduler_bridge.model.phases import HOLDS_LEASE, TERMINAL, Desired, Kind, Phase
@@ -63,9 +63,9 @@ class Scheduler:
         self.waiters: Counter[tuple[str, str]] = Counter()
         self._withdrawn: set[str] = set()
         self._failed_suspends: dict[str, float] = {}
+        renew_all(books, self.settings)
         self.presence = Presence(books, self.settings, lambda: self.wake())
         self._renewals = Renewals(books, self.settings, self.presence)
-        self._renewals.after_restart()
 
     # -- time --------------------------------------------------------------------------------
 

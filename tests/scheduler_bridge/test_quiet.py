@@ -96,6 +96,8 @@ async def test_nobody_is_lost_for_what_was_not_written(site: Site) -> None:
     site.scheduler.tick()
     phases = {site.scheduler.get(name).phase for name in site.grants}
     assert phases == {Phase.RUNNING}
+    kinds = {event.kind for event in site.store.events(after=0, limit=1000)}
+    assert "phase" in kinds and "node_silent" not in kinds
     site.clock.advance(SETTINGS.lease_seconds)
     await site.beat()
 
