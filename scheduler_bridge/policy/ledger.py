@@ -145,18 +145,25 @@ class Meter:
             self._book(sums, holding, since, to)
         return sums
 
-    def restart(self, at: int, capacity: int, due: Dues) -> None:
+    def restart(self, at: int) -> None:
         """Count anew from `at` on, with what is held and waits now."""
-        self.at, self.capacity, self.tree = at, capacity, Tree(due)
-        self._sums, self._rates = Sums(), None
+        self.at, self._sums = at, Sums()
         self._holdings = {name: (it, at) for name, (it, _) in self._holdings.items()}
+
+    def change(self, capacity: int, due: Dues) -> None:
+        """From now on the fleet is so large, and teams are due this."""
+        self._book_all(self.at)
+        self.capacity, self.tree, self._rates = capacity, Tree(due), None
 
     def skip(self, to: int) -> None:
         """It is another time now, and what lies between counts for nobody."""
-        for name, (holding, since) in self._holdings.items():
-            self._book(self._sums, holding, since, self.at)
-            self._holdings[name] = (holding, to)
+        self._book_all(to)
         self.at = to
+
+    def _book_all(self, since: int) -> None:
+        for name, (holding, held_since) in self._holdings.items():
+            self._book(self._sums, holding, held_since, self.at)
+            self._holdings[name] = (holding, since)
 
     def _pass(self, sums: Sums, to: int) -> None:
         if self._rates is None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scheduler_bridge.model.nodes import NodeRecord
 from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import Event, Lease, Pause, Workload
+
+if TYPE_CHECKING:
+    from scheduler_bridge.store.ledger import LedgerStore
 
 
 class StoreError(Exception):
@@ -80,6 +83,11 @@ class Store(Protocol):
     """Synchronous: a write is done when the call returns, so that nothing can come between a booked
     resource and its record. No method retries; all raise `StoreError` for a broken store, and after
     `StateLocked` or `StateMoved` the program must end."""
+
+    @property
+    def ledger(self) -> LedgerStore:
+        """Its part for GPU time."""
+        ...
 
     def load(self) -> Snapshot:
         """Live workloads in order of submission, unreleased leases, pauses, earmarks, and all change

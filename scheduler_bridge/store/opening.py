@@ -20,15 +20,16 @@ from sqlalchemy.pool import StaticPool
 
 from scheduler_bridge.model.workload import Event
 from scheduler_bridge.store.base import Batch, StateLocked, StateTooNew, StoreError
+from scheduler_bridge.store.errors import in_words
 from scheduler_bridge.store.json_text import json_text
-from scheduler_bridge.store.sql import SqlStore, in_words
+from scheduler_bridge.store.sql import SqlStore
 from scheduler_bridge.store.tables import METADATA
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 HEAD: Final = "0004"
-KNOWN: Final = frozenset({"0001", "0002", HEAD})
+KNOWN: Final = frozenset({"0001", "0002", "0003", HEAD})
 """Schema revisions of this version; `migrations/versions` has a file for each."""
 
 
@@ -104,7 +105,8 @@ def _open_file(url: URL) -> SqlStore:
 
 def _open_server(url: URL, password_file: str, on_lost: Callable[[str], object]) -> SqlStore:
     # imported here: the driver costs a part of the start that SQLite does not need
-    from scheduler_bridge.store.postgres import Writer, connect, refuse_other_than_postgres
+    from scheduler_bridge.store.postgres import connect, refuse_other_than_postgres
+    from scheduler_bridge.store.writer import Writer
 
     refuse_other_than_postgres(url)
     writer = Writer(_shown(url), on_lost)

@@ -9,13 +9,14 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from scheduler_bridge.model.nodes import NodeRecord
 from scheduler_bridge.model.phases import TERMINAL
 from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import Event, Pause, Workload
-from scheduler_bridge.store.base import Batch, LeaseRecord, Snapshot, StoreError
+from scheduler_bridge.store.base import Batch, LeaseRecord, Snapshot
+from scheduler_bridge.store.errors import translated
+from scheduler_bridge.store.sql_ledger import SqlLedger
 from scheduler_bridge.store.tables import (
     EARMARKS,
     EVENTS,
@@ -41,6 +42,11 @@ class SqlStore:
         """`wrote` is told the id of the newest event after each write that has one."""
         self._engine = engine
         self._wrote = wrote
+        self._ledger = SqlLedger(engine)
+
+    @property
+    def ledger(self) -> SqlLedger:
+        return self._ledger
 
     def load(self) -> Snapshot:
         with self._reading() as connection:
@@ -76,7 +82,7 @@ class SqlStore:
         )
 
     def write(self, batch: Batch) -> tuple[Event, ...]:
-        with _translated("refused a write"), self._engine.begin() as connection:
+        with translated("refused a write"), self._engine.begin() as connection:
             for workload in batch.workloads:
                 _write_workload(connection, workload)
             # releases first: a GPU may change hands within one batch
@@ -138,22 +144,8 @@ class SqlStore:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with _translated("does not answer"), self._engine.connect() as connection:
+        with translated("does not answer"), self._engine.connect() as connection:
             yield connection
-
-
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise StoreError(f"The scheduler's database {what}: {in_words(error)}") from error
-
-
-def in_words(error: SQLAlchemyError) -> str:
-    """The driver's first line; those after it quote rows."""
-    told = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    return next(iter(str(told).strip().splitlines()), type(told).__name__)
 
 
 def _write_workload(connection: Connection, workload: Workload) -> None:

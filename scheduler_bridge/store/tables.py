@@ -17,6 +17,8 @@ from sqlalchemy import (
     Text,
 )
 
+from scheduler_bridge.model.usage import FleetSums, TeamSums
+
 METADATA = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_name)s",
@@ -28,6 +30,7 @@ METADATA = MetaData(
 _SERIAL = BigInteger().with_variant(Integer, "sqlite")
 _WORD = String(32).with_variant(String(255), "postgresql")
 """SQLite keeps no limit: what was written there may be longer."""
+_NAME = String(255)
 
 WORKLOADS = Table(
     "workloads",
@@ -104,4 +107,42 @@ EARMARKS = Table(
     METADATA,
     Column("gpu_uuid", String(128), primary_key=True),
     Column("workload_id", String(64), nullable=False),
+)
+
+USAGE_HOURS = Table(
+    "usage_hours",
+    METADATA,
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("team", _NAME, primary_key=True),
+    Column("project", _NAME, primary_key=True),
+    Column("user", _NAME, primary_key=True),
+    Column("tags", Integer, primary_key=True, autoincrement=False),
+    Column("amount", BigInteger, nullable=False),
+)
+
+TEAM_HOURS = Table(
+    "team_hours",
+    METADATA,
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("team", _NAME, primary_key=True),
+    *(Column(name, BigInteger, nullable=False) for name in TeamSums._fields),
+)
+
+FLEET_HOURS = Table(
+    "fleet_hours",
+    METADATA,
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, nullable=False) for name in FleetSums._fields),
+)
+
+LEDGER_MARK = Table(
+    "ledger_mark",
+    METADATA,
+    # there is one row, so that a write can demand what stands in it
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("event_id", BigInteger, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("head", String(64), nullable=False),
 )

@@ -91,6 +91,21 @@ def test_time_that_is_skipped_counts_for_nobody() -> None:
     assert sum(sums.usage.values()) == 12_000
 
 
+def test_what_was_held_before_a_change_of_budgets_counts_as_it_was() -> None:
+    meter = Meter(BEGIN, CAPACITY, {"b": Due(4000)})
+    meter.hold("1", gpus("b", 6))
+    meter.advance(BEGIN + 10)
+    meter.change(20_000, {"a": Due(20_000), "b": Due(2000, parent="a")})
+    sums = meter.until(BEGIN + 20)
+    assert sums.usage == {
+        (HOUR, UsageKey("b", "", "of b", Tag.ALLOCATED)): 60_000,
+        (HOUR, UsageKey("a", "b", "of b", Tag.ALLOCATED)): 60_000,
+    }
+    assert sums.teams[HOUR, "b"].owed == 10 * 4000 + 10 * 2000
+    assert sums.teams[HOUR, "a"].owed == 10 * 6000
+    assert sums.fleet[HOUR] == FleetSums(300_000, 120_000, 180_000)
+
+
 TEAMS = ("a", "x", "b", "nobody's")
 LONG = 3 * HOUR_MS
 TIMES = st.integers(BEGIN, BEGIN + LONG)
@@ -174,7 +189,7 @@ def test_counting_anew_in_between_loses_nothing(spans: list[Span], when: int) ->
             meter.wait(str(number), it.what)
     whole = meter.until(END)
     stored = meter.until(when)
-    meter.restart(when, CAPACITY, DUES)
+    meter.restart(when)
     assert stored.plus(meter.until(END)) == whole
 
 
