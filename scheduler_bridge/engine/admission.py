@@ -8,8 +8,8 @@ from typing import Final
 
 from scheduler_bridge.errors import Refused
 from scheduler_bridge.model.phases import Kind
-from scheduler_bridge.model.workload import Node, WorkloadSpec
-from scheduler_bridge.policy.values import Rules
+from scheduler_bridge.model.workload import Node, Priority, WorkloadSpec
+from scheduler_bridge.policy.values import Rules, TeamRules
 from scheduler_bridge.policy.wording import gpus
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -36,7 +36,8 @@ def check(spec: WorkloadSpec, key: str, nodes: Sequence[Node], rules: Rules) -> 
     _check_where(spec, nodes)
     if spec.kind is Kind.JOB:
         _check_job(spec)
-    _check_size(spec, nodes, rules)
+    _check_size(spec, nodes)
+    _check_limits(spec, rules)
 
 
 def _check_texts(spec: WorkloadSpec, key: str) -> None:
@@ -110,7 +111,7 @@ def _check_job(spec: WorkloadSpec) -> None:
         raise Refused("command: must not contain NUL characters.")
 
 
-def _check_size(spec: WorkloadSpec, nodes: Sequence[Node], rules: Rules) -> None:
+def _check_size(spec: WorkloadSpec, nodes: Sequence[Node]) -> None:
     if spec.nodes > len(nodes):
         raise Refused(
             f"nodes: it asks for {spec.nodes}, and the fleet has {len(nodes)}.",
@@ -126,10 +127,23 @@ def _check_size(spec: WorkloadSpec, nodes: Sequence[Node], rules: Rules) -> None
             if not largest
             else f"Ask for {largest} or less.",
         )
-    limit = rules.limit_of(spec.team)
+
+
+def _check_limits(spec: WorkloadSpec, rules: Rules) -> None:
+    """What its team may hold at once, in all and at that priority."""
     wanted = spec.gpus * spec.nodes
+    limit = rules.limit_of(spec.team)
     if limit is not None and wanted > limit:
         raise Refused(
             f"gpus: it asks for {wanted}, and team {spec.team} may hold {gpus(limit)} at once.",
             remedy=f"Ask for {limit} or less, or ask an administrator for a higher limit.",
         )
+    budget = rules.teams.get(spec.team, TeamRules())
+    for priority, most in sorted(budget.priority_limits.items()):
+        if spec.priority >= priority and wanted > most:
+            name = Priority(priority).name.lower()
+            raise Refused(
+                f"gpus: it asks for {wanted}, and team {spec.team} may hold {gpus(most)} at once "
+                f"for work of priority {name} or above.",
+                remedy=f"Ask for {most} or less, or for less than priority {name}.",
+            )

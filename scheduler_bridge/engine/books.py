@@ -13,6 +13,7 @@ from scheduler_bridge.engine.settings import Clock
 from scheduler_bridge.errors import Conflict, NotFound, Unavailable
 from scheduler_bridge.model.nodes import NodeRecord
 from scheduler_bridge.model.phases import TERMINAL, Phase, is_legal
+from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import (
     Event,
     Gpu,
@@ -22,6 +23,7 @@ from scheduler_bridge.model.workload import (
     Pause,
     Workload,
 )
+from scheduler_bridge.policy.budget_changes import replay
 from scheduler_bridge.policy.values import Wait
 from scheduler_bridge.store.base import Batch, LeaseRecord, Store, StoreError
 
@@ -34,8 +36,8 @@ def new_id(prefix: str) -> str:
 
 
 class Books:
-    """Live workloads, unreleased leases, pauses, earmarks, machines. Read freely, change through
-    `draft`. `inventory` is what machines say of themselves; in `nodes`, those that get no new work
+    """Live workloads, unreleased leases, pauses, earmarks, budgets, machines. Read freely, change
+    through `draft`. `inventory` is what machines say of themselves; in `nodes`, those that get no new work
     because they do not answer, or are dead, are not ready."""
 
     def __init__(
@@ -56,9 +58,14 @@ class Books:
         self.leases: dict[str, LeaseRecord] = {r.lease.id: r for r in state.leases}
         self.pauses: dict[str, Pause] = {p.scope: p for p in state.pauses}
         self.earmarks: Mapping[str, str] = state.earmarks
+        self.change_sets: tuple[ChangeSet, ...] = state.change_sets
+        self.budgets = replay(state.change_sets)
         self.node_records: dict[str, NodeRecord] = {r.name: r for r in state.nodes}
         self.closed_nodes: frozenset[str] = frozenset()
         self.waits: dict[str, Wait] = {}
+        self.touched: set[str] = set()
+        """Workloads that have changed since the planner last looked, and so the leases."""
+        self.touched_leases: set[str] = set()
 
     def get(self, workload_id: str) -> Workload:
         """Any workload, ended ones included. Raises `NotFound`."""
@@ -116,10 +123,13 @@ class Books:
         return tuple(p for p in self.pauses.values() if p.until > now)
 
     def annotate(self, waits: Mapping[str, tuple[Wait, str]]) -> None:
-        """Record places and reasons in the queue; they are worked out anew after a restart."""
-        self.waits = {name: wait for name, (wait, _) in waits.items()}
-        for workload in list(self.workloads.values()):
-            wait, text = waits.get(workload.id, (None, ""))
+        """Record places and reasons in the queue; they are worked out anew after a restart. Whoever
+        is not named waits no longer, or is told when asked."""
+        before, self.waits = self.waits, {name: wait for name, (wait, _) in waits.items()}
+        for name in {**before, **waits}:
+            if (workload := self.workloads.get(name)) is None:
+                continue
+            wait, text = waits.get(name, (None, ""))
             position = None if wait is None else wait.position
             if (workload.position, workload.wait_reason) != (position, text):
                 self.workloads[workload.id] = replace(
@@ -165,10 +175,15 @@ class Books:
             else:
                 self.workloads[workload.id] = workload
                 self.keys[workload.key] = workload.id
+        self.touched.update(str(workload.id) for workload in batch.workloads)
+        self.touched_leases.update(str(record.lease.id) for record in batch.leases)
         if batch.pauses is not None:
             self.pauses = {p.scope: p for p in batch.pauses}
         if batch.earmarks is not None:
             self.earmarks = batch.earmarks
+        for change_set in batch.change_sets:
+            self.change_sets = (*self.change_sets, change_set)
+            self.budgets = self.budgets.changed(change_set.changes, change_set.id)
         self.node_records |= {record.name: record for record in batch.nodes}
         for workload in batch.workloads:
             self.bells.ring(workload.id)
@@ -189,6 +204,7 @@ class Draft:
         self._events: list[Event] = []
         self._pauses: tuple[Pause, ...] | None = None
         self._earmarks: Mapping[str, str] | None = None
+        self._change_sets: tuple[ChangeSet, ...] = ()
         self._nodes: dict[str, NodeRecord] = {}
 
     def workload(self, workload_id: str) -> Workload:
@@ -225,6 +241,10 @@ class Draft:
     def set_earmarks(self, earmarks: Mapping[str, str]) -> None:
         """Replace all earmarks."""
         self._earmarks = dict(earmarks)
+
+    def change_teams(self, change_set: ChangeSet) -> None:
+        """Stage a change set of the teams. Nobody checks it here."""
+        self._change_sets = (*self._change_sets, change_set)
 
     def note(
         self,
@@ -335,6 +355,7 @@ class Draft:
             tuple(self._events),
             self._pauses,
             self._earmarks,
+            self._change_sets,
             nodes=tuple(self._nodes.values()),
         )
         if batch != Batch():

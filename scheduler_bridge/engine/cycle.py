@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
+from scheduler_bridge.engine.board import Board
 from scheduler_bridge.engine.books import Books
-from scheduler_bridge.engine.fitting import node_state, pending
+from scheduler_bridge.engine.budgets import rules_now
 from scheduler_bridge.engine.moves import want
-from scheduler_bridge.engine.settings import Settings
-from scheduler_bridge.engine.timers import ends_by, protected_until, recent, retry_at
-from scheduler_bridge.model.phases import HOLDS_LEASE, Desired, Kind, Phase
+from scheduler_bridge.engine.timers import recent
+from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import Forecast, Idleness, Workload
-from scheduler_bridge.policy.planner import plan
+from scheduler_bridge.policy.columns import group_of
+from scheduler_bridge.policy.exact import ExactRooms
+from scheduler_bridge.policy.passing import Desk
+from scheduler_bridge.policy.planner import plan_named
+from scheduler_bridge.policy.reasons import Reasons
 from scheduler_bridge.policy.values import (
-    FleetState,
-    Pending,
     Placement,
     Plan,
     Preemption,
-    Rules,
-    Running,
+    Wait,
     WaitReason,
 )
 from scheduler_bridge.policy.wording import preemption_sentence, wait_remedy, wait_sentence
 
 _ACTOR = "scheduler"
 _MAKING_ROOM = "Others would be asked to make room for it."
-_YIELDS = frozenset({Phase.RUNNING})
+EXPLAINED_AT_ONCE: Final = 1000
+"""Up to so many waiting workloads, each is told its place and reason after every pass."""
 
 
-def run_cycle(books: Books, settings: Settings, failed_suspends: Mapping[str, float]) -> Plan:
-    """One pass over the whole queue. `failed_suspends`: when a workload last failed to yield."""
-    now = books.clock.now()
-    heads = [w for w in books.workloads.values() if w.phase is Phase.QUEUED]
-    decided = _decide(books, settings, failed_suspends, heads, now)
+def run_cycle(board: Board) -> Plan:
+    """One pass over everything of which something might be placed now. Where many wait, only who is
+    being made room for is told so at once; the others are told why when somebody asks."""
+    books, now = board.books, board.books.clock.now()
+    rules = rules_now(books, board.settings)
+    groups = board.refresh(rules, now)
+    queue = board.columns.queue
+    explain = len(queue.items) <= EXPLAINED_AT_ONCE
+    decided = plan_named(
+        board.columns,
+        board.devices,
+        rules,
+        now,
+        None if explain else groups,
+        explain=explain,
+    )
+    board.columns.stuck |= decided.stuck
     for placement in decided.placements:
-        _place(books, settings, placement)
+        _place(books, board, placement)
     _preempt(books, decided)
     books.annotate(
         {wait.id: (wait, wait_sentence(wait.reason, wait.evidence)) for wait in decided.waits}
@@ -44,15 +58,37 @@ def run_cycle(books: Books, settings: Settings, failed_suspends: Mapping[str, fl
     return decided
 
 
-def forecast(
-    books: Books, settings: Settings, failed_suspends: Mapping[str, float], workload: Workload
-) -> Forecast:
+def why_it_waits(board: Board, workload: Workload) -> Wait | None:
+    """Why a queued workload was not placed in the last pass; None if there was none since it came.
+    Its position is that in its team."""
+    if (known := board.books.waits.get(workload.id)) is not None:
+        return known
+    books, columns, now = board.books, board.columns, board.books.clock.now()
+    item = columns.queue.items.get(workload.id)
+    if item is None:
+        return None
+    if item.blocked is not None:
+        return Wait(item.id, 1, item.blocked, dict(item.blocked_evidence))
+    desk = Desk(columns, rules_now(books, board.settings), now, ExactRooms(board.devices))
+    reason, evidence = Reasons(desk).why(item)
+    return Wait(item.id, columns.queue.position(item), reason, evidence)
+
+
+def forecast(board: Board, workload: Workload) -> Forecast:
     """What the next pass would decide if this suspended session were asked to run now. Changes
     nothing."""
-    now = books.clock.now()
-    heads = [w for w in books.workloads.values() if w.phase is Phase.QUEUED]
+    books, now = board.books, board.books.clock.now()
+    rules = rules_now(books, board.settings)
+    board.refresh(rules, now)
+    columns = board.columns
     asked = replace(workload, phase=Phase.QUEUED, phase_since=now, attempt=0, last_error="")
-    decided = _decide(books, settings, failed_suspends, [*heads, asked], now)
+    item = board.pending(asked, now)
+    columns.submit(item)
+    try:
+        only = [group_of(item)]
+        decided = plan_named(columns, board.devices, rules, now, only)
+    finally:
+        columns.withdraw(item.id)
     wait = next((wait for wait in decided.waits if wait.id == workload.id), None)
     if wait is None:
         return Forecast(now=True)
@@ -66,81 +102,9 @@ def forecast(
     )
 
 
-def _decide(
-    books: Books,
-    settings: Settings,
-    failed_suspends: Mapping[str, float],
-    heads: Iterable[Workload],
-    now: float,
-) -> Plan:
-    return plan(
-        _fleet(books),
-        [_pending(books, workload, settings, now) for workload in heads],
-        [
-            _running(workload, settings, failed_suspends, now)
-            for workload in books.workloads.values()
-            if workload.lease is not None
-        ],
-        _rules(books, settings),
-        now,
-    )
-
-
-def _fleet(books: Books) -> FleetState:
-    return FleetState(tuple(map(node_state, books.nodes)), books.holders(), books.earmarks)
-
-
-def _rules(books: Books, settings: Settings) -> Rules:
-    scopes = {pause.scope for pause in books.active_pauses()}
-    rules = settings.rules
-    return Rules(
-        rules.team_limits,
-        rules.default_team_limit,
-        rules.preemption and scopes.isdisjoint({"preempt", "all"}),
-    )
-
-
-def _pending(books: Books, workload: Workload, settings: Settings, now: float) -> Pending:
-    blocked = None
-    if books.lingering(workload.id):
-        blocked = WaitReason.STILL_LEAVING
-    elif retry_at(workload, settings) > now:
-        blocked = WaitReason.RETRY_LATER
-    return replace(pending(workload), blocked=blocked)
-
-
-def _running(
-    workload: Workload, settings: Settings, failed_suspends: Mapping[str, float], now: float
-) -> Running:
-    spec, lease = workload.spec, workload.lease
-    failed = failed_suspends.get(workload.id)
-    yields_from = protected_until(workload)
-    if failed is not None:
-        yields_from = max(yields_from, failed + settings.failed_suspend_pause)
-    going = workload.desired is not Desired.RUNNING or workload.phase is Phase.CANCELLING
-    return Running(
-        id=workload.id,
-        kind=spec.kind,
-        team=spec.team,
-        gpus=tuple(gpu.uuid for gpu in lease.gpus) if lease else (),
-        priority=int(spec.priority),
-        since=lease.granted_at if lease else workload.phase_since,
-        preemptible=spec.preemptible and workload.phase in _YIELDS,
-        idle_since=workload.idleness.since,
-        yields_from=yields_from,
-        leaving=going and workload.phase in HOLDS_LEASE,
-        user=spec.user,
-        is_allocated=spec.min_runtime_seconds > 0,
-        saved_at=workload.snapshot.created_at if workload.snapshot else None,
-        ends_by=ends_by(workload),
-        preemptions=len(recent(workload.preempted_at, now)),
-    )
-
-
-def _place(books: Books, settings: Settings, placement: Placement) -> None:
+def _place(books: Books, board: Board, placement: Placement) -> None:
     """Grant the lease. A gang over several machines becomes one lease on the first of them: the
     local cluster has one machine, and admission refuses larger gangs there."""
-    gpus = {gpu.uuid: gpu for node in books.nodes for gpu in node.gpus}
     with books.draft() as draft:
         workload = draft.workload(placement.id)
         waited = draft.now - workload.phase_since
@@ -148,9 +112,9 @@ def _place(books: Books, settings: Settings, placement: Placement) -> None:
         workload = draft.grant(
             workload,
             placement.assignments[0].node,
-            tuple(gpus[uuid] for uuid in placement.gpus),
-            hold=settings.hold_seconds,
-            lease=settings.lease_seconds,
+            tuple(board.gpus[uuid] for uuid in placement.gpus),
+            hold=board.settings.hold_seconds,
+            lease=board.settings.lease_seconds,
         )
         draft.move(
             workload,

@@ -7,6 +7,7 @@ from typing import Any, Final
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Explanation, Forecast, Workload
+from scheduler_bridge.policy.values import Wait
 from scheduler_bridge.policy.wording import gpus, wait_remedy, wait_sentence
 
 _TEXTS: Final[dict[Phase, str]] = {
@@ -29,9 +30,12 @@ _TEXTS: Final[dict[Phase, str]] = {
 }
 
 
-def explain(books: Books, workload: Workload, resume: Forecast | None = None) -> Explanation:
-    """One dominant reason. `resume`: what would come of a resume now, of a suspended session."""
-    if workload.phase is Phase.QUEUED and (wait := books.waits.get(workload.id)):
+def explain(
+    books: Books, workload: Workload, wait: Wait | None = None, resume: Forecast | None = None
+) -> Explanation:
+    """One dominant reason. `wait`: why a queued workload waits; `resume`: what would come of a resume
+    now, of a suspended session."""
+    if wait is not None:
         return Explanation(
             workload.id,
             wait.reason.value,

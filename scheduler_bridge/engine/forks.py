@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from scheduler_bridge.engine.admission import check
+from scheduler_bridge.engine.budgets import rules_now
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import Conflict, NotFound, Refused
 from scheduler_bridge.model.phases import Desired, Kind, Phase
@@ -36,7 +37,7 @@ def fork(
     _check_source(source, source_snapshot)
     _check_free(scheduler, new)
     spec = replace(source.spec, name=new.name, server=new.server)
-    check(spec, new.key, books.nodes, scheduler.settings.rules)
+    check(spec, new.key, books.nodes, rules_now(books, scheduler.settings))
     with books.draft() as draft:
         made = _suspended(new, spec, snapshot, actor=actor, now=draft.now)
         draft.put(made)

@@ -14,8 +14,10 @@ from typing import Any, Final
 from scheduler_bridge.clusters.base import Handle, Life
 from scheduler_bridge.engine import desires, holders, timers
 from scheduler_bridge.engine.admission import check
+from scheduler_bridge.engine.board import Board
 from scheduler_bridge.engine.books import EVENTS_BELL, Books
-from scheduler_bridge.engine.cycle import forecast, run_cycle
+from scheduler_bridge.engine.budgets import refuse_unknown, rules_now
+from scheduler_bridge.engine.cycle import forecast, run_cycle, why_it_waits
 from scheduler_bridge.engine.explain import explain
 from scheduler_bridge.engine.holders import Standing
 from scheduler_bridge.engine.losses import keep_late_snapshot
@@ -63,6 +65,7 @@ class Scheduler:
         self.waiters: Counter[tuple[str, str]] = Counter()
         self._withdrawn: set[str] = set()
         self._failed_suspends: dict[str, float] = {}
+        self._board = Board(books, self.settings, self._failed_suspends)
         renew_all(books, self.settings)
         self.presence = Presence(books, self.settings, lambda: self.wake())
         self._renewals = Renewals(books, self.settings, self.presence)
@@ -73,7 +76,7 @@ class Scheduler:
         """Do what time demands, then plan."""
         self.presence.look()
         timers.enforce(self.books, self.settings)
-        run_cycle(self.books, self.settings, self._failed_suspends)
+        run_cycle(self._board)
 
     def next_due(self) -> float | None:
         """UNIX seconds at which `tick` is needed without any event."""
@@ -86,7 +89,7 @@ class Scheduler:
         known = self.find(key)
         if known is not None:
             return self._for_team(known, spec.team, actor)
-        check(spec, key, self.books.nodes, self.settings.rules)
+        self._admit(spec, key)
         with self.books.draft() as draft:
             workload = Workload(
                 id=WorkloadId(self.books.ids("s" if spec.kind is Kind.SESSION else "j")),
@@ -114,7 +117,7 @@ class Scheduler:
         if workload.phase is not Phase.SUSPENDED or workload.spec.team == team:
             return workload
         spec = replace(workload.spec, team=team)
-        check(spec, workload.key, self.books.nodes, self.settings.rules)
+        self._admit(spec, workload.key)
         with self.books.draft() as draft:
             draft.put(replace(workload, spec=spec))
             draft.note(
@@ -126,6 +129,10 @@ class Scheduler:
                 target=team,
             )
         return self.get(workload.id)
+
+    def _admit(self, spec: WorkloadSpec, key: str) -> None:
+        refuse_unknown(self.books, self.settings, spec.team)
+        check(spec, key, self.books.nodes, rules_now(self.books, self.settings))
 
     def get(self, workload_id: str) -> Workload:
         """The workload now."""
@@ -310,8 +317,9 @@ class Scheduler:
         workload = self.get(workload_id)
         resume = None
         if workload.phase is Phase.SUSPENDED:
-            resume = forecast(self.books, self.settings, self._failed_suspends, workload)
-        return explain(self.books, workload, resume)
+            resume = forecast(self._board, workload)
+        wait = why_it_waits(self._board, workload) if workload.phase is Phase.QUEUED else None
+        return explain(self.books, workload, wait, resume)
 
     def learn(self, node: str, facts: Mapping[str, str]) -> None:
         """Take over what a machine is now."""

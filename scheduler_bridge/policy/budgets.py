@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scheduler_bridge.model.teams import Team, TeamChange
@@ -118,6 +118,19 @@ def team_rules(
     }
 
 
+def flat_rules(budgets: Budgets, rules: Mapping[str, TeamRules]) -> dict[str, TeamRules]:
+    """The same for who adds teams up without knowing the tree: what is guaranteed to sub-teams is not
+    in their parent's guarantee any more, and what may be borrowed is in the limits."""
+    below = budgets.below()
+    found = {}
+    for name, it in rules.items():
+        given = sum(team.guaranteed for team in below.get(name, []))
+        left = max(0, it.guaranteed - given)
+        lent = None if it.lending_limit is None else min(it.lending_limit, left)
+        found[name] = replace(it, guaranteed=left, lending_limit=lent, borrowing_limit=None)
+    return found
+
+
 def at_once(line: Iterable[Team]) -> int | None:
     """How many GPUs the first of the line may hold at once; None is no limit."""
     known = [team.limit for team in line if team.limit is not None]
@@ -133,11 +146,3 @@ def _by_priority(line: Iterable[Team]) -> dict[int, int]:
         for priority, limit in team.priority_limits.items():
             found[int(priority)] = min(limit, found.get(int(priority), limit))
     return found
-
-
-def largest(rules: TeamRules, priority: int) -> int | None:
-    """GPUs of the largest workload of that priority that the team may ever run; None: no limit."""
-    limits = [limit for above, limit in rules.priority_limits.items() if priority >= above]
-    if rules.limit is not None:
-        limits.append(rules.limit)
-    return min(limits, default=None)

@@ -224,6 +224,12 @@ class Queue:
         insort(self.groups.setdefault(group, []), (rank(item), item.id))
         self.teams.setdefault(item.team, set()).add(group)
 
+    def position(self, item: Pending) -> int:
+        """Its place in its team, 1 for the first."""
+        mine = rank(item)
+        ahead = (bisect_left(self.groups[g], (mine, item.id)) for g in self.teams[item.team])
+        return 1 + sum(ahead)
+
     def drop(self, name: str) -> None:
         """Forget one, if it is there."""
         item = self.items.pop(name, None)
@@ -235,6 +241,17 @@ class Queue:
         if not members:
             del self.groups[group]
             self.teams[item.team].discard(group)
+
+
+def _yields_sooner(before: Running, after: Running) -> bool:
+    """Whether others may now get what it holds, and could not before."""
+    return (
+        after.leaving != before.leaving
+        or after.yields_from < before.yields_from
+        or after.preemptions < before.preemptions
+        or (after.idle_since is not None and before.idle_since is None)
+        or (after.preemptible and not before.preemptible and after.yields_from <= after.since)
+    )
 
 
 class Columns:
@@ -269,8 +286,11 @@ class Columns:
 
     def change(self, item: Running) -> None:
         """Something else is known of running work: idle, saved, asked to leave."""
-        self.work.put(item, self.work.takes[self.work.row_of[item.id]])
-        self.stuck.clear()
+        row = self.work.row_of[item.id]
+        before = self.work.running[row]
+        self.work.put(item, self.work.takes[row])
+        if _yields_sooner(before, item):
+            self.stuck.clear()
 
     def end(self, name: str) -> None:
         """It holds nothing any more."""

@@ -8,28 +8,38 @@ from dataclasses import dataclass, field
 
 from scheduler_bridge.policy.columns import Columns, Pools, Takes
 from scheduler_bridge.policy.demands import choose
-from scheduler_bridge.policy.values import (
-    Assignment,
-    FleetState,
-    Pending,
-    Placement,
-    Running,
-)
+from scheduler_bridge.policy.values import Assignment, FleetState, Pending, Placement, Running
 
 
 @dataclass(slots=True)
 class Devices:
-    """The GPUs of a fleet by uuid, beside the columns that count them. `fixed` are GPUs that were
-    chosen one by one."""
+    """The GPUs of a fleet by uuid, beside the columns that count them. `holders` maps a held GPU to
+    whoever holds it, `marks` one to whom it is promised; `fixed` are GPUs chosen one by one."""
 
-    fleet: FleetState
     pools: Pools
+    holders: dict[str, str]
+    marks: Mapping[str, str]
     pool_of: dict[str, int] = field(default_factory=dict)
     fixed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _held: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for pool, gpus in enumerate(self.pools.devices):
             self.pool_of.update(dict.fromkeys(gpus, pool))
+
+    def hold(self, lease: str, holder: str, gpus: tuple[str, ...]) -> tuple[str, ...]:
+        """They are held from now on. Gives those that were free."""
+        free = tuple(gpu for gpu in gpus if gpu not in self.holders)
+        self.holders.update(dict.fromkeys(free, holder))
+        self._held[lease] = free
+        return free
+
+    def give_back(self, lease: str) -> tuple[str, ...]:
+        """What the lease held is free. Gives that."""
+        gpus = self._held.pop(lease, ())
+        for gpu in gpus:
+            self.holders.pop(gpu, None)
+        return gpus
 
     def takes(self, gpus: Iterable[str]) -> Takes:
         """The same, counted. GPUs that are not in the fleet are left out."""
@@ -39,13 +49,24 @@ class Devices:
                 counts[self.pool_of[gpu]] = counts.get(self.pool_of[gpu], 0) + 1
         return tuple(sorted(counts.items()))
 
+    def promised(self, marks: Mapping[str, str]) -> dict[str, Takes]:
+        """Earmarks, counted. Those with a GPU that is not in the fleet are left out."""
+        marked: dict[str, list[str]] = {}
+        for gpu, owner in marks.items():
+            marked.setdefault(owner, []).append(gpu)
+        return {
+            owner: self.takes(gpus)
+            for owner, gpus in marked.items()
+            if all(gpu in self.pool_of for gpu in gpus)
+        }
+
     def pick(
         self, item: Pending, within: Sequence[bool], counts: Mapping[int, int], usable: set[str]
     ) -> Takes | None:
         """The very GPUs that a snapshot demands, out of `usable` ones of which at most `counts` of
         each pool may be taken; the first machine that has them."""
         names = {self.pools.node_of[p] for p in range(len(self.pools)) if within[p]}
-        for node in self.fleet.nodes:
+        for node in self.pools.nodes:
             if node.name not in names or not node.ready:
                 continue
             gpus = choose(item.demands, item.gpus, node, usable)
@@ -58,10 +79,9 @@ class Devices:
     def placements(self, placed: Sequence[tuple[str, Takes]]) -> tuple[Placement, ...]:
         """Named GPUs for all of these, none twice; what is earmarked for one goes to it."""
         taken = {gpu for name, _ in placed for gpu in self.fixed.get(name, ())}
-        taken |= set(self.fleet.holders)
         found = []
         for name, takes in placed:
-            gpus = self.fixed.get(name) or self._named(name, takes, taken)
+            gpus = self.fixed.get(name) or self._named(name, takes, taken, frozenset())
             taken.update(gpus)
             found.append(Placement(name, self._by_node(takes, gpus)))
         return tuple(found)
@@ -73,30 +93,31 @@ class Devices:
         leaving: Iterable[str],
     ) -> dict[str, str]:
         """Named GPUs for those that wait for what is being freed: free ones before `leaving` ones."""
-        soon = set(leaving)
         taken = {gpu for placement in placed for gpu in placement.gpus}
-        taken |= {gpu for gpu in self.fleet.holders if gpu not in soon}
         taken |= {gpu for name in promised for gpu in self.fixed.get(name, ())}
+        soon = frozenset(leaving)
         marks: dict[str, str] = {}
         for name, takes in promised.items():
-            gpus = self.fixed.get(name) or self._named(name, takes, taken, last=soon)
+            gpus = self.fixed.get(name) or self._named(name, takes, taken, soon)
             taken.update(gpus)
             marks.update(dict.fromkeys(gpus, name))
         return dict(sorted(marks.items()))
 
     def _named(
-        self, name: str, takes: Takes, taken: set[str], last: set[str] | None = None
+        self, name: str, takes: Takes, taken: set[str], soon: frozenset[str]
     ) -> tuple[str, ...]:
-        marks = self.fleet.earmarks
+        marks = self.marks
         chosen: list[str] = []
         for pool, count in takes:
-            open_ = [gpu for gpu in self.pools.devices[pool] if gpu not in taken]
-            first = {
-                gpu: (marks.get(gpu) != name, gpu in marks, last is not None and gpu in last)
-                for gpu in open_
-            }
-            nearest = sorted(open_, key=lambda gpu: first[gpu])[:count]
-            chosen += [gpu for gpu in self.pools.devices[pool] if gpu in set(nearest)]
+            every = self.pools.devices[pool]
+            open_ = [
+                gpu
+                for gpu in every
+                if gpu not in taken and (gpu not in self.holders or gpu in soon)
+            ]
+            open_.sort(key=lambda gpu: (marks.get(gpu) != name, gpu in marks, gpu in soon))
+            nearest = set(open_[:count])
+            chosen += [gpu for gpu in every if gpu in nearest]
         return tuple(chosen)
 
     def _by_node(self, takes: Takes, gpus: Sequence[str]) -> tuple[Assignment, ...]:
@@ -113,16 +134,12 @@ def load(
 ) -> tuple[Columns, Devices]:
     """Columns of a fleet whose GPUs are named. Whoever holds GPUs without running keeps them."""
     columns = Columns(fleet.nodes)
-    devices = Devices(fleet, columns.pools)
+    devices = Devices(columns.pools, dict(fleet.holders), fleet.earmarks)
     for item in sorted(running, key=lambda it: it.id):
         columns.work.put(item, devices.takes(item.gpus))
     for pool, count in devices.takes(fleet.holders):
         columns.free[pool] -= count
     for waiting in pending:
         columns.submit(waiting)
-    marked: dict[str, list[str]] = {}
-    for gpu, owner in fleet.earmarks.items():
-        marked.setdefault(owner, []).append(gpu)
-    known = {o: gpus for o, gpus in marked.items() if all(gpu in devices.pool_of for gpu in gpus)}
-    columns.promise({owner: devices.takes(gpus) for owner, gpus in known.items()})
+    columns.promise(devices.promised(fleet.earmarks))
     return columns, devices

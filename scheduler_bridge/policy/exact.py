@@ -64,7 +64,7 @@ class ExactRooms:
 
     def _free(self, desk: Desk) -> set[str]:
         spoken = {gpu for gpus in self.devices.fixed.values() for gpu in gpus}
-        return set(self.devices.pool_of) - set(self.devices.fleet.holders) - spoken
+        return set(self.devices.pool_of) - set(self.devices.holders) - spoken
 
     def _pick(self, desk: Desk, item: Pending, available: Ints, usable: set[str]) -> Takes | None:
         own = self.devices.fixed.pop(item.id, ())

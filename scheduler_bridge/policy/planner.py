@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler_bridge.policy.columns import Columns
+from scheduler_bridge.policy.columns import Columns, Group
 from scheduler_bridge.policy.devices import Devices, load
 from scheduler_bridge.policy.exact import ExactRooms
 from scheduler_bridge.policy.passing import Desk
@@ -27,11 +27,21 @@ def plan(
     return plan_named(columns, devices, rules, now)
 
 
-def plan_named(columns: Columns, devices: Devices, rules: Rules, now: float) -> Plan:
-    """The same for columns that are kept from pass to pass."""
+def plan_named(
+    columns: Columns,
+    devices: Devices,
+    rules: Rules,
+    now: float,
+    only: Iterable[Group] | None = None,
+    *,
+    explain: bool = True,
+) -> Plan:
+    """The same for columns that are kept from pass to pass, which stay as they are. With `only`, about
+    some groups alone. Without `explain` those that wait for nothing in particular are not told why."""
     exact = ExactRooms(devices)
     desk = Desk(columns, rules, now, exact)
-    decided = desk.run(explain=Reasons(desk).why)
+    decided = desk.run(only, explain=Reasons(desk).why if explain else None)
     placed = devices.placements(decided.placements)
     marks = devices.earmarks(decided.promised, placed, exact.leaving(desk))
-    return Plan(placed, decided.preemptions, decided.waits, marks)
+    devices.fixed.clear()
+    return Plan(placed, decided.preemptions, decided.waits, marks, decided.stuck)

@@ -218,9 +218,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now. `earmarks` replaces the fleet's."""
+    """What to do now. `earmarks` replaces the fleet's. `stuck` are the kinds of waiting work (see
+    `columns.Group`) of which nothing can be placed until something ends or may be preempted."""
 
     placements: tuple[Placement, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
     waits: tuple[Wait, ...] = ()
     earmarks: Mapping[str, str] = field(default_factory=dict)
+    stuck: frozenset[Any] = frozenset()
