@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
@@ -13,8 +14,9 @@ from sqlalchemy.exc import OperationalError
 from scheduler_bridge.model.workload import Event
 from scheduler_bridge.store.base import Batch, StateLocked, StateMoved, StoreError
 from scheduler_bridge.store.opening import open_database
-from scheduler_bridge.store.postgres import Writer, connect
+from scheduler_bridge.store.postgres import LEFT_ALONE_SECONDS, Door, connect
 from scheduler_bridge.store.sql import SqlStore
+from scheduler_bridge.store.writer import Writer
 from tests.builders.databases import PostgresDatabase, beside
 from tests.builders.postgres import PASSWORD, WITH_PASSWORD, PostgresServer
 from tests.scheduler_bridge.test_store import event, workload
@@ -141,6 +143,36 @@ def test_a_connection_of_our_own_that_the_server_takes_for_alive_is_ended(
     finally:
         first.dispose()
         second.dispose()
+
+
+class SilentServer:
+    """Every try to connect takes its time and fails. Stands in for psycopg's dialect."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def connect(self, **parameters: object) -> None:
+        self.tries += 1
+        self.now += float(str(parameters["connect_timeout"]))
+        raise psycopg.OperationalError("connection timeout expired")
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [(5, 1), (0, 3)])
+def test_a_server_that_lets_us_wait_is_not_asked_again_at_once(seconds: int, tries: int) -> None:
+    """One that refuses at once (it restarts) may be asked at any time."""
+    server = SilentServer()
+    door = Door("", server.monotonic)
+    for _ in range(3):
+        with pytest.raises((StoreError, psycopg.OperationalError), match="timeout expired"):
+            door.pass_through(server, None, [], {"connect_timeout": seconds})
+    assert server.tries == tries
+    server.now += LEFT_ALONE_SECONDS
+    with pytest.raises(psycopg.OperationalError):
+        door.pass_through(server, None, [], {"connect_timeout": seconds})
 
 
 def test_who_became_the_writer_is_an_event(store: SqlStore) -> None:
