@@ -73,8 +73,8 @@ class Links:
     def tell_guard(self, message: wire.Message, *descriptors: int) -> None:
         try:
             wire.send(self.guard, message, descriptors)
-        except OSError as error:
-            _log.warning("the guard is gone: %s", error)
+        except OSError as error:  # the supervisor has dismissed it, or finds another one
+            _log.info("the guard is gone: %s", error)
 
 
 class Filler:

@@ -108,8 +108,9 @@ def _fill(
         working_set = lazy.write_working_set(layout, filler.needed(), earlier)
         _keep(directory / lazy.WORKING_SET_FILE, working_set)
         marker.clear(directory)
-        links.tell_guard({"is": "done"})
+        # In this order: a supervisor that only sees the guard end would start another one.
         links.tell({"is": "filled"})
+        links.tell_guard({"is": "done"})
         took, asked = filler.seconds(), len(filler.needed())
         said = "all in place: %d pages in %.3f s (%.3f s of processor), %d blocks asked for"
         _log.info(said, layout.lazy_pages, took, time.process_time(), asked)

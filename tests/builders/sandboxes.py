@@ -21,6 +21,7 @@ from typing import Any
 
 from hub_config.paths import DEFAULT_STATE, StateFolder
 from snapshot import linux, network, sandbox
+from snapshot.filling.escrow import Escrow
 from snapshot.freezer import LazySource, LocalFreezer
 from snapshot.model import (
     Bind,
@@ -152,6 +153,8 @@ class Box:
                 await sandbox.terminate(process, 0)
         for filling in self.fillings:
             filling.close()
+            if isinstance(filling, Escrow):
+                await filling.abandon()  # its programs still tidy up in the folder
 
 
 def make_box(folder: Path, *, number: int = 0) -> Box:

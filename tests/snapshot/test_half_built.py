@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from snapshot import proc, sandbox
+from snapshot import sandbox
 from snapshot.filling.escrow import Escrow
 from snapshot.freezer import CannotThawError
 from snapshot.half_built import half_built
@@ -30,19 +30,16 @@ while True:
 """
 
 
-def criu_of(box: Box) -> int:
+def criu_of(escrow: Escrow) -> int:
     """The CRIU that restores, not what it has forked."""
-    log = f"{box.spec.directory}/restore.log"
-    found = {p for p in proc.all_pids() if log in proc.read_text(f"/proc/{p}/cmdline").split("\0")}
-    (first,) = (p for p in found if (stat := proc.stat(p)) and stat.parent not in found)
-    return first
+    return int(escrow._restoring["pid"])
 
 
-def killing(box: Box, then: Callable[..., Any]) -> Callable[..., Any]:
+def killing(then: Callable[..., Any]) -> Callable[..., Any]:
     """When CRIU hands over the memory of the first task, it is killed."""
 
     def hold(escrow: Escrow, *words: Any) -> None:
-        os.kill(criu_of(box), signal.SIGKILL)
+        os.kill(criu_of(escrow), signal.SIGKILL)
         then(escrow, *words)
 
     return hold
@@ -56,7 +53,7 @@ async def test_criu_killed_in_a_restore_leaves_nothing_and_the_next_one_succeeds
     stored = await box.freeze()
     assert half_built(box.spec.directory) == []
     with monkeypatch.context() as patched:
-        patched.setattr(Escrow, "_hold", killing(box, Escrow._hold))
+        patched.setattr(Escrow, "_hold", killing(Escrow._hold))
         async with asyncio.timeout(20):
             with pytest.raises(CannotThawError, match="CRIU was killed"):
                 await box.thaw(stored)
@@ -96,8 +93,8 @@ from tests.snapshot.test_half_built import criu_of
 
 box = sandboxes.existing_box(Path({folder!r}))
 
-def die(*words):
-    criu = proc.identify(criu_of(box))
+def die(escrow, *words):
+    criu = proc.identify(criu_of(escrow))
     os.kill(criu.pid, signal.SIGKILL)
     while not proc.has_ended(criu):
         pass

@@ -79,6 +79,7 @@ class Census:
     @staticmethod
     def of(box: Box) -> Census:
         """Taken while the tree runs."""
+        gc.collect()  # what earlier tests left in cycles is not ours, and goes when it likes
         members = proc.members(box.process)
         return Census(
             files=_files(box),
