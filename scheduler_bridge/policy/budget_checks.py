@@ -50,8 +50,7 @@ def _alone(team: Team) -> Iterator[Mistake]:
     if len(team.groups) + len(team.users) > MAX_NAMES:
         problem = f"at most {MAX_NAMES} groups and users together; use a Hub group."
         yield Mistake(team.name, "users", problem)
-    yield from _numbers(team)
-    yield from _within(team)
+    yield from tuple(_numbers(team)) or _within(team)
 
 
 def _name(team: Team, field: str, text: str) -> Iterator[Mistake]:

@@ -10,7 +10,7 @@ from scheduler_bridge.model.teams import ChangeSet, Proposal, Team, TeamChange
 from scheduler_bridge.model.workload import Priority
 from scheduler_bridge.policy.budget_changes import replay, stage, stage_undo
 from scheduler_bridge.policy.budget_checks import mistakes
-from scheduler_bridge.policy.budgets import Budgets, largest, shares, team_rules
+from scheduler_bridge.policy.budgets import Budgets, flat_rules, shares, team_rules
 from tests.builders.teams import change_set, team, tree
 
 FLEET = 10
@@ -89,12 +89,23 @@ def test_a_team_may_hold_no_more_than_those_above_it(teams: list[Team], limit: i
     assert team_rules(tree(*teams), FLEET, {})["x"].limit == limit
 
 
-@pytest.mark.parametrize(("priority", "most"), [(Priority.NORMAL, 8), (HIGH, 4), (URGENT, 1)])
-def test_the_largest_workload_of_a_priority(priority: Priority, most: int) -> None:
+def test_a_priority_counts_the_narrowest_limit_above_it() -> None:
     budgets = tree(
-        team("p", limit=8, priority_limits={URGENT: 1}), team("x", "p", priority_limits={HIGH: 4})
+        team("p", priority_limits={URGENT: 1, HIGH: 5}), team("x", "p", priority_limits={HIGH: 4})
     )
-    assert largest(team_rules(budgets, FLEET, {})["x"], int(priority)) == most
+    assert team_rules(budgets, FLEET, {})["x"].priority_limits == {HIGH: 4, URGENT: 1}
+
+
+def test_flat_rules_can_be_added_up() -> None:
+    budgets = tree(
+        team("p", guaranteed=6, lending_limit=4, borrowing_limit=2),
+        team("x", "p", guaranteed=3),
+        team("y", "p", guaranteed=1),
+    )
+    rules = flat_rules(budgets, team_rules(budgets, FLEET, {}))
+    assert {name: it.guaranteed for name, it in rules.items()} == {"p": 2, "x": 3, "y": 1}
+    assert {name: it.limit for name, it in rules.items()} == {"p": 8, "x": 8, "y": 8}
+    assert rules["p"].lending_limit == 2
 
 
 def test_who_is_in_a_group_of_a_team_or_named_may_use_it() -> None:
