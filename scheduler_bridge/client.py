@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -29,6 +29,7 @@ from scheduler_bridge.errors import (
     Unavailable,
 )
 from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -218,6 +219,25 @@ class SchedulerClient:
         body = wire.PAUSE_BODY.dump_json(wire.PauseBody(seconds, reason, actor))
         return await self._call(wire.PAUSE, "PUT", f"/pauses/{_part(scope)}", body)
 
+    async def teams(self) -> TeamsView:
+        return await self._call(wire.TEAMS, "GET", "/teams")
+
+    async def usable_teams(self, user: str, groups: Collection[str]) -> builtins.tuple[str, ...]:
+        query = {"user": user, "group": sorted(groups)}
+        return await self._call(wire.NAMES, "GET", "/teams/usable", query=query)
+
+    async def team_changes(self) -> builtins.tuple[ChangeSet, ...]:
+        return await self._call(wire.CHANGE_SETS, "GET", "/teams/changes")
+
+    async def change_teams(self, proposal: Proposal, *, actor: str) -> ChangeSet:
+        body = wire.CHANGE_TEAMS.dump_json(wire.ChangeTeamsBody(proposal, actor))
+        return await self._call(wire.CHANGE_SET, "POST", "/teams/changes", body)
+
+    async def undo_teams(self, change_id: str, *, reason: str, actor: str) -> ChangeSet:
+        body = wire.UNDO_TEAMS.dump_json(wire.UndoTeamsBody(reason, actor))
+        path = f"/teams/changes/{_part(change_id)}/undo"
+        return await self._call(wire.CHANGE_SET, "POST", path, body)
+
     async def events(self, *, after: int = 0) -> AsyncIterator[Event]:
         """Connects again by itself and goes on after the last event; gives up (`Unavailable`) when
         several attempts in a row bring no connection."""
@@ -272,7 +292,7 @@ class SchedulerClient:
         path: str,
         body: bytes | None = None,
         *,
-        query: dict[str, str] | None = None,
+        query: Mapping[str, str | builtins.list[str]] | None = None,
         credential: str = "",
         patience: float = 0.0,
     ) -> httpx.Response:

@@ -6,17 +6,20 @@ For tests and simulations. Jobs are placed but launched by nobody: take up their
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 from scheduler_bridge.agent.inventory import virtual_gpus
 from scheduler_bridge.clusters.output import read_output
+from scheduler_bridge.engine import teams
 from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.budgets import usable_teams
 from scheduler_bridge.engine.expiry import announce, expire
 from scheduler_bridge.engine.forks import fork
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, ManualClock, Settings, SystemClock
 from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -166,6 +169,21 @@ class InProcessScheduler:
 
     async def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:
         return self.engine.pause(scope, seconds=seconds, reason=reason, actor=actor)
+
+    async def teams(self) -> TeamsView:
+        return teams.view(self.engine.books, self.engine.settings.rules)
+
+    async def usable_teams(self, user: str, groups: Collection[str]) -> builtins.tuple[str, ...]:
+        return usable_teams(self.engine.books, self.engine.settings, user, groups)
+
+    async def team_changes(self) -> builtins.tuple[ChangeSet, ...]:
+        return self.engine.books.change_sets
+
+    async def change_teams(self, proposal: Proposal, *, actor: str) -> ChangeSet:
+        return teams.change(self.engine, proposal, author=actor)
+
+    async def undo_teams(self, change_id: str, *, reason: str, actor: str) -> ChangeSet:
+        return teams.undo(self.engine, change_id, author=actor, reason=reason)
 
     async def aclose(self) -> None:
         self.engine.close()

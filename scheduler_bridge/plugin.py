@@ -7,10 +7,11 @@ serves tests. One contract suite runs on every implementation. All methods raise
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Protocol
 
 from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -149,6 +150,28 @@ class SchedulerPlugin(Protocol):
 
     async def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:
         """Stop reclaiming, preempting, or all. `seconds` 0 ends the pause. Audited."""
+        ...
+
+    async def teams(self) -> TeamsView:
+        """The tree of teams; users see those that they may use and the ones above them."""
+        ...
+
+    async def usable_teams(self, user: str, groups: Collection[str]) -> tuple[str, ...]:
+        """The teams whose share a user in these Hub groups may use, at least one."""
+        ...
+
+    async def team_changes(self) -> tuple[ChangeSet, ...]:
+        """All change sets of the teams, oldest first."""
+        ...
+
+    async def change_teams(self, proposal: Proposal, *, actor: str) -> ChangeSet:
+        """Change teams, all that is proposed or nothing. Raises `Refused` with every mistake, and
+        `Conflict` where others have changed teams since what the proposal is based on."""
+        ...
+
+    async def undo_teams(self, change_id: str, *, reason: str, actor: str) -> ChangeSet:
+        """Take a change set back by another one. Raises `NotFound`, and `Refused` where later ones
+        depend on what would go."""
         ...
 
     async def aclose(self) -> None:

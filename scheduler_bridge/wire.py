@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from scheduler_bridge.model.phases import Desired, Phase
+from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -94,6 +95,22 @@ class PauseBody:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeTeamsBody:
+    """Body of `POST /teams/changes`. A user's own name counts as the author."""
+
+    proposal: Proposal
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UndoTeamsBody:
+    """Body of `POST /teams/changes/{id}/undo`."""
+
+    reason: str
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Body of every answer that is an error."""
 
@@ -123,3 +140,9 @@ FLEET: Final = TypeAdapter(FleetView)
 EXPLANATION: Final = TypeAdapter(Explanation)
 PAUSE: Final = TypeAdapter(Pause)
 OUTPUT: Final = TypeAdapter(Output)
+TEAMS: Final = TypeAdapter(TeamsView)
+NAMES: Final = TypeAdapter(tuple[str, ...])
+CHANGE_TEAMS: Final = TypeAdapter(ChangeTeamsBody)
+UNDO_TEAMS: Final = TypeAdapter(UndoTeamsBody)
+CHANGE_SET: Final = TypeAdapter(ChangeSet)
+CHANGE_SETS: Final = TypeAdapter(tuple[ChangeSet, ...])

@@ -23,6 +23,7 @@ class Right(StrEnum):
     PAUSE = "pause"
     JOBS = "jobs"
     EXPIRE = "expire"
+    BUDGETS = "budgets"
 
 
 SERVICE_RIGHTS: Final[Mapping[str, frozenset[Right]]] = {

@@ -6,16 +6,17 @@ from dataclasses import replace
 from typing import Final
 
 from scheduler_bridge.api.callers import Caller, Right
+from scheduler_bridge.engine.budgets import usable_teams
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import Conflict, NotAllowed, NotFound, Refused
 from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.teams import DEFAULT_TEAM
 from scheduler_bridge.model.workload import FleetView, Grant, Workload, WorkloadSpec
 
 SOMEBODY: Final = "other"
 """Stands for the holder of a GPU in what a user is shown of others' work."""
 
 MAX_LIVE_PER_USER: Final = 500
-DEFAULT_TEAM: Final = "default"
 
 _RIGHT_FOR: Final = {
     Desired.RUNNING: Right.RESUME,
@@ -55,10 +56,11 @@ class Operations:
             raise NotAllowed("Sessions are started through the Hub.", remedy="Open the Hub's page.")
         if not caller.owns(spec.user):
             raise NotAllowed(f"user: {caller.name} may submit jobs as {caller.name} only.")
-        if spec.team not in caller.groups | {DEFAULT_TEAM}:
+        mine = {*self.usable_teams(caller, "", frozenset()), DEFAULT_TEAM}
+        if spec.team not in mine:
             raise NotAllowed(
                 f"team: {caller.name} is not in {spec.team!r}.",
-                remedy=f"Use one of: {', '.join(sorted(caller.groups | {DEFAULT_TEAM}))}.",
+                remedy=f"Use one of: {', '.join(sorted(mine))}.",
             )
         if key.startswith("session:"):
             raise Refused("key: keys that begin with session: belong to the Hub.")
@@ -107,6 +109,12 @@ class Operations:
         if self.scheduler.get(workload_id).spec.kind is Kind.JOB:
             caller.require(Right.JOBS)
         return self.scheduler.take(workload_id, actor=caller.name)
+
+    def usable_teams(self, caller: Caller, user: str, groups: frozenset[str]) -> tuple[str, ...]:
+        """The teams whose share somebody may use. Users learn their own; services ask for others."""
+        if not caller.sees_all:
+            user, groups = caller.user, caller.groups
+        return usable_teams(self.scheduler.books, self.scheduler.settings, user, groups)
 
     def fleet(self, caller: Caller) -> FleetView:
         """Everybody sees what is free; whose work holds the rest only those who see all."""

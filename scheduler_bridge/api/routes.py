@@ -35,7 +35,8 @@ from scheduler_bridge.model.workload import (
 MAX_WAIT_SECONDS = 60.0
 
 
-def _json(adapter: TypeAdapter[Any], value: object) -> Response:
+def as_json(adapter: TypeAdapter[Any], value: object) -> Response:
+    """A value of the model as the answer."""
     return Response(adapter.dump_json(value), media_type="application/json")
 
 
@@ -62,21 +63,21 @@ def workload_routes(operations: Operations) -> APIRouter:
 
     @router.post("/workloads", response_model=Workload)
     async def submit(who: Who, body: wire.SubmitBody) -> Response:
-        return _json(wire.WORKLOAD, operations.submit(who, body.spec, body.key))
+        return as_json(wire.WORKLOAD, operations.submit(who, body.spec, body.key))
 
     @router.get("/workloads", response_model=list[Workload])
     async def listed(
         who: Who, kind: Kind | None = None, user: str | None = None, live: bool = True
     ) -> Response:
-        return _json(wire.WORKLOADS, operations.list(who, kind, user, live))
+        return as_json(wire.WORKLOADS, operations.list(who, kind, user, live))
 
     @router.get("/workloads/by-key", response_model=Workload | None)
     async def find(who: Who, key: str) -> Response:
-        return _json(wire.FOUND, operations.find(who, key))
+        return as_json(wire.FOUND, operations.find(who, key))
 
     @router.get("/workloads/{workload_id}", response_model=Workload)
     async def get(who: Who, workload_id: str) -> Response:
-        return _json(wire.WORKLOAD, operations.visible(who, workload_id))
+        return as_json(wire.WORKLOAD, operations.visible(who, workload_id))
 
     @router.get("/workloads/{workload_id}/wait", response_model=Workload)
     async def wait(
@@ -84,7 +85,7 @@ def workload_routes(operations: Operations) -> APIRouter:
     ) -> Response:
         operations.visible(who, workload_id)
         waiting = scheduler.wait(workload_id, version=version, timeout=timeout, waiter=who.waiter)
-        return _json(wire.WORKLOAD, await unless_gone(request, waiting))
+        return as_json(wire.WORKLOAD, await unless_gone(request, waiting))
 
     return router
 
@@ -99,7 +100,7 @@ def wish_routes(operations: Operations) -> APIRouter:
         found = operations.desire(
             who, workload_id, body.desired, actor=body.actor, reason=body.reason
         )
-        return _json(wire.WORKLOAD, found)
+        return as_json(wire.WORKLOAD, found)
 
     @router.post("/workloads/{workload_id}/fork", response_model=Workload)
     async def make_fork(who: Who, workload_id: str, body: wire.ForkBody) -> Response:
@@ -112,11 +113,11 @@ def wish_routes(operations: Operations) -> APIRouter:
             source_snapshot=body.source_snapshot,
             actor=body.actor or who.name,
         )
-        return _json(wire.WORKLOAD, made)
+        return as_json(wire.WORKLOAD, made)
 
     @router.post("/workloads/{workload_id}/take", response_model=Grant)
     async def take(who: Who, workload_id: str) -> Response:
-        return _json(wire.GRANT, operations.take(who, workload_id))
+        return as_json(wire.GRANT, operations.take(who, workload_id))
 
     @router.put("/workloads/{workload_id}/idleness", status_code=204)
     async def idleness(who: Who, workload_id: str, body: Idleness) -> Response:
@@ -142,7 +143,7 @@ def expiry_routes(operations: Operations) -> APIRouter:
     async def expire(who: Who, workload_id: str, body: wire.ExpireBody) -> Response:
         who.require(Right.EXPIRE)
         ended = expiry.expire(scheduler, workload_id, snapshot=body.snapshot, actor=who.name)
-        return _json(wire.WORKLOAD, ended)
+        return as_json(wire.WORKLOAD, ended)
 
     return router
 
@@ -155,12 +156,12 @@ def story_routes(operations: Operations) -> APIRouter:
     @router.get("/workloads/{workload_id}/history", response_model=list[Event])
     async def history(who: Who, workload_id: str) -> Response:
         operations.visible(who, workload_id)
-        return _json(wire.EVENTS, scheduler.history(workload_id))
+        return as_json(wire.EVENTS, scheduler.history(workload_id))
 
     @router.get("/workloads/{workload_id}/why", response_model=Explanation)
     async def why(who: Who, workload_id: str) -> Response:
         operations.visible(who, workload_id)
-        return _json(wire.EXPLANATION, scheduler.why(workload_id))
+        return as_json(wire.EXPLANATION, scheduler.why(workload_id))
 
     @router.get("/workloads/{workload_id}/output", response_model=Output)
     async def output(
@@ -171,7 +172,7 @@ def story_routes(operations: Operations) -> APIRouter:
     ) -> Response:
         workload = operations.visible(who, workload_id)
         piece = await asyncio.to_thread(read_output, workload, position=position, serial=serial)
-        return _json(wire.OUTPUT, piece)
+        return as_json(wire.OUTPUT, piece)
 
     return router
 
@@ -189,7 +190,7 @@ def lease_routes(operations: Operations) -> APIRouter:
         authorization: Annotated[str | None, Header()] = None,
     ) -> Response:
         beating = scheduler.heartbeat(lease_id, bearer(authorization), body.report, wait=body.wait)
-        return _json(wire.INSTRUCTION, await unless_gone(request, beating))
+        return as_json(wire.INSTRUCTION, await unless_gone(request, beating))
 
     @router.post("/leases/{lease_id}/move", response_model=Workload)
     async def move(
@@ -206,7 +207,7 @@ def lease_routes(operations: Operations) -> APIRouter:
             snapshot=body.snapshot,
             exit_code=body.exit_code,
         )
-        return _json(wire.WORKLOAD, moved)
+        return as_json(wire.WORKLOAD, moved)
 
     return router
 
@@ -217,7 +218,7 @@ def fleet_routes(operations: Operations) -> APIRouter:
 
     @router.get("/fleet", response_model=FleetView)
     async def fleet(who: Who) -> Response:
-        return _json(wire.FLEET, operations.fleet(who))
+        return as_json(wire.FLEET, operations.fleet(who))
 
     @router.put("/pauses/{scope}", response_model=Pause)
     async def pause(who: Who, scope: str, body: wire.PauseBody) -> Response:
@@ -226,6 +227,6 @@ def fleet_routes(operations: Operations) -> APIRouter:
         paused = operations.scheduler.pause(
             scope, seconds=body.seconds, reason=body.reason, actor=actor
         )
-        return _json(wire.PAUSE, paused)
+        return as_json(wire.PAUSE, paused)
 
     return router

@@ -24,6 +24,7 @@ from scheduler_bridge.api.routes import (
     workload_routes,
 )
 from scheduler_bridge.api.stream import stream_routes
+from scheduler_bridge.api.teams import team_routes
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.wire import PREFIX
 
@@ -53,6 +54,7 @@ def create_service(
         story_routes(operations),
         lease_routes(operations),
         fleet_routes(operations),
+        team_routes(operations),
         stream_routes(operations),
     ):
         app.include_router(router, prefix=PREFIX)
