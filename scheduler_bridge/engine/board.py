@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.digest import Known, digest
 from scheduler_bridge.engine.fitting import node_state, pending
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.engine.timers import ends_by, protected_until, recent, retry_at
@@ -17,7 +18,7 @@ from scheduler_bridge.model.phases import HOLDS_LEASE, Desired, Phase
 from scheduler_bridge.model.workload import Node, Workload
 from scheduler_bridge.policy.columns import Columns, Group
 from scheduler_bridge.policy.devices import Devices
-from scheduler_bridge.policy.values import Pending, Rules, Running, WaitReason
+from scheduler_bridge.policy.values import FleetState, Pending, Rules, Running, WaitReason
 
 _YIELDS: Final = frozenset({Phase.RUNNING})
 
@@ -34,6 +35,7 @@ class Board:
         self._nodes: tuple[Node, ...] = ()
         self._rules = Rules()
         self._next_yield = 0.0
+        self._known = Known()
         self._begin()
 
     def _begin(self) -> None:
@@ -64,6 +66,18 @@ class Board:
             self.columns.stuck.clear()
         self._rules, self._next_yield = rules, self._soonest_yield(now)
         return frozenset(self.columns.queue.groups.keys() - self.columns.stuck)
+
+    def inputs(self, rules: Rules, now: float) -> str:
+        """The digest of all that a pass sees after `refresh`."""
+        columns, devices = self.columns, self.devices
+        return digest(
+            FleetState(columns.pools.nodes, devices.holders, devices.marks),
+            columns.queue.items.values(),
+            columns.work.running.values(),
+            rules,
+            now,
+            known=self._known,
+        )
 
     def _sync_lease(self, name: str) -> None:
         record = self.books.leases.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -49,9 +50,12 @@ def run_cycle(board: Board) -> Plan:
         explain=explain,
     )
     board.columns.stuck |= decided.stuck
+    seen: dict[str, object] = {}
+    if decided.placements or decided.preemptions:
+        seen = {"inputs": board.inputs(rules, now), "planned_at": now}
     for placement in decided.placements:
-        _place(books, board, placement)
-    _preempt(books, decided)
+        _place(books, board, placement, seen)
+    _preempt(books, decided, seen)
     books.annotate(
         {wait.id: (wait, wait_sentence(wait.reason, wait.evidence)) for wait in decided.waits}
     )
@@ -102,7 +106,7 @@ def forecast(board: Board, workload: Workload) -> Forecast:
     )
 
 
-def _place(books: Books, board: Board, placement: Placement) -> None:
+def _place(books: Books, board: Board, placement: Placement, seen: Mapping[str, object]) -> None:
     """Grant the lease. A gang over several machines becomes one lease on the first of them: the
     local cluster has one machine, and admission refuses larger gangs there."""
     with books.draft() as draft:
@@ -125,6 +129,7 @@ def _place(books: Books, board: Board, placement: Placement) -> None:
                 "gpus": list(placement.gpus),
                 "epoch": workload.epoch,
                 "waited_seconds": round(waited, 3),
+                **seen,
             },
             # what was seen before is no reason to take the new place away again
             idleness=Idleness(),
@@ -133,7 +138,7 @@ def _place(books: Books, board: Board, placement: Placement) -> None:
         )
 
 
-def _preempt(books: Books, decided: Plan) -> None:
+def _preempt(books: Books, decided: Plan, seen: Mapping[str, object]) -> None:
     if not decided.preemptions and dict(decided.earmarks) == dict(books.earmarks):
         return
     with books.draft() as draft:
@@ -150,7 +155,7 @@ def _preempt(books: Books, decided: Plan) -> None:
                 victim,
                 cause=sentence,
                 actor=_ACTOR,
-                evidence=_preemption_evidence(victim, preemption),
+                evidence={**_preemption_evidence(victim, preemption), **seen},
             )
 
 

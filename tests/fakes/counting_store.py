@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scheduler_bridge.model.workload import Event, Workload
 from scheduler_bridge.store.base import Batch, LeaseRecord, Snapshot, Store
+from scheduler_bridge.store.ledger import LedgerStore
 
 
 class CountingStore:
@@ -12,6 +13,10 @@ class CountingStore:
     def __init__(self, inner: Store) -> None:
         self._inner = inner
         self.written: list[Batch] = []
+
+    @property
+    def ledger(self) -> LedgerStore:
+        return self._inner.ledger
 
     def write(self, batch: Batch) -> tuple[Event, ...]:
         self.written.append(batch)
