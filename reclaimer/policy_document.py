@@ -18,8 +18,16 @@ class MistakesError(Exception):
         super().__init__("\n".join(f"{source}:{mistake}" for mistake in mistakes))
 
 
-def load(text: str, source: str, version: int, failing: type[MistakesError]) -> CommentedMap:
-    """The document's mapping, which remembers its lines. Raises `failing`."""
+def load(
+    text: str,
+    source: str,
+    version: int,
+    failing: type[MistakesError],
+    *,
+    keys: str = "version and rules",
+) -> CommentedMap:
+    """The document's mapping, which remembers its lines. `keys` names those that it must have.
+    Raises `failing`."""
     try:
         document = YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
@@ -30,6 +38,6 @@ def load(text: str, source: str, version: int, failing: type[MistakesError]) -> 
         problem = f"is not YAML: {str(error).splitlines()[0]}"
         raise failing(source, (Mistake(1, "", problem),)) from error
     if not isinstance(document, CommentedMap):
-        problem = f"must have the keys version and rules; start with version: {version}"
+        problem = f"must have the keys {keys}; start with version: {version}"
         raise failing(source, (Mistake(1, "", problem),))
     return document

@@ -118,7 +118,7 @@ class Reader:
         if good and least <= value <= most:
             return float(value)
         kind = "a whole number" if whole else "a number"
-        self.complain(node, key, f"must be {kind} between {least:g} and {most:g}, is {value}")
+        self.complain(node, key, f"must be {kind} between {least:.9g} and {most:.9g}, is {value}")
         return default
 
     def choice(self, node: CommentedMap, key: str, default: str, allowed: Sequence[str]) -> str:
