@@ -1,0 +1,188 @@
+"""Tries one workload, as it is or changed, in a state in which everybody else has had their turn.
+
+Nothing outside is changed: each trial has scratch values of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from scheduler_bridge.policy.columns import Columns, Floats, Takes
+from scheduler_bridge.policy.demands import is_exact
+from scheduler_bridge.policy.passing import Desk, Exact
+from scheduler_bridge.policy.reasons import Reasons
+from scheduler_bridge.policy.reservations import Reservation, reserve
+from scheduler_bridge.policy.rooms import could_hold
+from scheduler_bridge.policy.values import Pending, Rules, WaitReason
+from scheduler_bridge.policy.victims import Candidates, candidates
+
+
+class Outcome(StrEnum):
+    """What would come of a workload: it starts at once, others make room for it, or it waits."""
+
+    NOW = "now"
+    MAKES_ROOM = "makes_room"
+    WAITS = "waits"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was true after the last pass. `reservations` are that pass's; `owed` is what it spoke for:
+    promises, and GPUs that are being freed and for which somebody waits."""
+
+    columns: Columns
+    rules: Rules
+    now: float
+    reservations: tuple[Reservation, ...] = ()
+    owed: Mapping[str, Takes] = field(default_factory=dict)
+    exact: Exact | None = None
+
+    def without(self, name: str) -> State:
+        """The same if a workload made no claim."""
+        return replace(
+            self,
+            reservations=tuple(each for each in self.reservations if each.owner != name),
+            owed={owner: takes for owner, takes in self.owed.items() if owner != name},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """`reason` and `evidence` say why it waits, and are empty if it starts at once."""
+
+    outcome: Outcome
+    reason: WaitReason | None = None
+    evidence: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """`at` (UNIX seconds) enough will have ended or lost its protection. `last` are the workloads
+    that decide it, `ends` tells that they end then; otherwise their protection does."""
+
+    at: float
+    last: tuple[str, ...]
+    ends: bool
+
+
+class Bench:
+    """Tries workloads one by one against the same state."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._rules = replace(state.rules, reservations=0)
+        self._desk: Desk | None = None
+        self._spare: Desk | None = None
+
+    def try_(self, item: Pending) -> Tried:
+        """What the planner would decide, and why."""
+        with self._lent() as desk:
+            outcome = self._decide(desk, item)
+            if outcome is not Outcome.WAITS:
+                return Tried(outcome, *_said(desk, item))
+            reason, evidence = _said(desk, item)
+            if reason is None:
+                reason, evidence = Reasons(desk).why(item)
+            return Tried(outcome, reason, evidence)
+
+    def outcome(self, item: Pending) -> Outcome:
+        """What the planner would decide."""
+        with self._lent() as desk:
+            return self._decide(desk, item)
+
+    def desk(self) -> Desk:
+        """Scratch values, for looking only."""
+        if self._desk is None:
+            self._desk = self._fresh()
+        return self._desk
+
+    def moment(self, item: Pending) -> Moment | None:
+        """When it can start, beside everybody else's reservation, if nobody ends earlier and nobody
+        else comes; None if nobody knows."""
+        desk, columns = self.desk(), self.state.columns
+        if is_exact(item.demands) or desk.accounts.refusal(item) is not None:
+            return None
+        within = desk.within(item)
+        if not item.gpus or not could_hold(columns.pools, item, within):
+            return None
+        found = candidates(item, columns.work, desk.accounts, self.state.now, whenever=True)
+        there = desk.free - desk.spoken
+        for reservation in self.state.reservations:
+            for pool, gpus in reservation.takes:
+                there[pool] -= gpus
+        now = self.state.now
+        first = reserve(item, columns.pools, columns.work, found, there, within, now)
+        return None if first is None else self._moment(first, found)
+
+    def _moment(self, first: Reservation, found: Candidates) -> Moment:
+        work, rows = self.state.columns.work, len(found.cost)
+        protected = _protected_until(self.state.columns, found)
+        when = np.maximum(np.minimum(protected, work.ends_by[:rows]), self.state.now)
+        there = {pool for pool, _ in first.takes}
+        last = [
+            int(row)
+            for row in np.flatnonzero((when == first.at) & (work.gpus[:rows] > 0))
+            if any(pool in there for pool, _ in work.takes[int(row)])
+        ]
+        ends = bool(last) and all(work.ends_by[row] <= protected[row] for row in last)
+        return Moment(first.at, tuple(sorted(work.ids[row] for row in last)), ends)
+
+    @contextmanager
+    def _lent(self) -> Iterator[Desk]:
+        """A desk in the state's own condition."""
+        desk = self._spare or _copy(self.desk())
+        before = len(desk.placements), len(desk.preemptions), len(desk.owed)
+        desk.waits.clear()
+        yield desk
+        is_used = before != (len(desk.placements), len(desk.preemptions), len(desk.owed))
+        self._spare = None if is_used else desk
+
+    def _fresh(self) -> Desk:
+        state = self.state
+        desk = Desk(state.columns, self._rules, state.now, state.exact)
+        desk.reservations.extend(state.reservations)
+        waiting = state.columns.queue.items
+        for owner, takes in state.owed.items():
+            if owner in waiting and owner not in desk.owed:
+                desk.owed[owner] = takes
+                for pool, gpus in takes:
+                    desk.spoken[pool] += gpus
+        return desk
+
+    def _decide(self, desk: Desk, item: Pending) -> Outcome:
+        placed = len(desk.placements)
+        if not desk.decide(item):
+            return Outcome.WAITS
+        if len(desk.placements) > placed:
+            return Outcome.NOW
+        reason, _ = _said(desk, item)
+        return Outcome.MAKES_ROOM if reason is WaitReason.BEING_FREED else Outcome.WAITS
+
+
+def _copy(desk: Desk) -> Desk:
+    accounts, made = desk.accounts, copy(desk)
+    made.accounts = replace(accounts)
+    for name in ("used", "allocated", "by_priority", "going", "charged"):
+        setattr(made.accounts, name, copy(getattr(accounts, name)))
+    for name in ("free", "leaving", "spoken", "promised", "owed", "yielding", "reservations"):
+        setattr(made, name, copy(getattr(desk, name)))
+    made.placements, made.preemptions, made.waits, made.stuck = [], [], [], set()
+    return made
+
+
+def _said(desk: Desk, item: Pending) -> tuple[WaitReason | None, dict[str, Any] | None]:
+    wait = next((each for each in reversed(desk.waits) if each.id == item.id), None)
+    return (None, None) if wait is None else (wait.reason, dict(wait.evidence))
+
+
+def _protected_until(columns: Columns, found: Candidates) -> Floats:
+    rows = len(found.cost)
+    yields = np.where(np.isfinite(found.cost), columns.work.yields_from[:rows], np.inf)
+    return np.where(columns.work.leaving[:rows], -np.inf, yields)
