@@ -1,7 +1,7 @@
 """What a Hub user asks for: the form, the options, the team, and the wish that comes out of them.
 
-A team is a group of the Hub that the user is in. Groups are read from the Hub each time a session
-is asked for, so that who has left a team no longer uses its share.
+Which teams somebody may use the scheduler says, from the groups of the Hub that they are in. These are
+read each time a session is asked for, so that who has left a team no longer uses its share.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ class SessionChoosing(SessionTraits):
     """The Hub's options of a session, checked here because REST passes no form."""
 
     @property
-    def teams(self) -> tuple[str, ...]:
-        """The teams whose share this server's owner may use, as the Hub knows them now."""
-        return options.teams_of(group.name for group in self.user.groups)
+    def groups(self) -> tuple[str, ...]:
+        """The groups that this server's owner is in, as the Hub knows them now."""
+        return tuple(group.name for group in self.user.groups)
+
+    async def teams(self) -> tuple[str, ...]:
+        """The teams whose share this server's owner may use."""
+        return await self.plugin.usable_teams(self.user.name, self.groups)
 
     async def fleet(self) -> FleetView | None:
         """What exists and is free; None while the scheduler does not answer."""
@@ -41,31 +45,28 @@ class SessionChoosing(SessionTraits):
         """What is to be opened: the session that exists if it fits what was asked for, else a new
         one of what was chosen. REST options pass here too; the form is not trusted."""
         existing = await self.plugin.find(self.key)
-        if existing is not None and _is_only_queued(existing) and not self._is_ours(existing):
+        teams = await self.teams()
+        if existing and _is_only_queued(existing) and existing.spec.team not in teams:
             await self._leave_queue(existing)
             existing = None
         if existing is None or not _means(self.user_options, existing.spec):
-            spec = self._spec(await self._choice())
-        elif existing.phase is Phase.SUSPENDED and not self._is_ours(existing):
+            spec = self._spec(await self._choice(teams))
+        elif existing.phase is Phase.SUSPENDED and existing.spec.team not in teams:
             # memory is never lost for a group: it comes back with the share of another team
-            spec = replace(existing.spec, team=self.teams[0])
+            spec = replace(existing.spec, team=teams[0])
         else:
             spec = existing.spec
         return Wish(self.key, spec, actor=self.user.name, known_id=self.workload_id)
-
-    def _is_ours(self, workload: Workload) -> bool:
-        """Whether its owner is still in the team whose share it uses."""
-        return workload.spec.team in self.teams
 
     async def _leave_queue(self, workload: Workload) -> None:
         name, team = self.user.name, workload.spec.team
         reason = f"{name} is no longer in team {team}"
         await self.plugin.desire(workload.id, Desired.STOPPED, actor=name, reason=reason)
 
-    async def _choice(self) -> options.Choice:
+    async def _choice(self, teams: tuple[str, ...]) -> options.Choice:
         fleet = await self.fleet()
         try:
-            return options.choose(self.user_options, self.profiles, fleet, teams=self.teams)
+            return options.choose(self.user_options, self.profiles, fleet, teams=teams)
         except options.BadOptions as problem:
             raise BadRequest(str(problem)) from problem
 
@@ -89,8 +90,9 @@ class SessionChoosing(SessionTraits):
         """The form, or nothing where a session exists: opening it needs no choice."""
         try:
             existing = await self.plugin.find(self.key)
+            teams = await self.teams()
         except SchedulerError:
-            existing = None
+            existing, teams = None, self.groups
         if existing is not None or self.look().is_suspended:
             return ""
         last = self.orm_spawner.user_options or {}
@@ -98,7 +100,7 @@ class SessionChoosing(SessionTraits):
             self.profiles,
             await self.fleet(),
             chosen=str(last.get("profile", "")),
-            teams=self.teams,
+            teams=teams,
             team=str(last.get("team", "")),
         )
 

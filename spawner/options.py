@@ -5,16 +5,16 @@ The form, links with options in them and the Hub's REST API all pass through `ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from scheduler_bridge.model.teams import DEFAULT_TEAM
 from scheduler_bridge.model.workload import FleetView
 from spawner.profiles_model import Profile
 
 KNOWN_KEYS = frozenset({"profile", "gpus", "team"})
-NO_GROUPS_TEAM = "default"
 
 
 class BadOptions(ValueError):
@@ -27,14 +27,14 @@ class Choice:
 
     profile: Profile
     gpus: int
-    team: str = NO_GROUPS_TEAM
+    team: str = DEFAULT_TEAM
 
     def as_options(self) -> dict[str, object]:
         """The `user_options` that lead to this choice again."""
         options: dict[str, object] = {"profile": self.profile.slug}
         if self.gpus != self.profile.gpus:
             options["gpus"] = self.gpus
-        if self.team != NO_GROUPS_TEAM:
+        if self.team != DEFAULT_TEAM:
             options["team"] = self.team
         return options
 
@@ -91,17 +91,12 @@ def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, object]:
     return {key: values[0] for key, values in form.items() if values and key in KNOWN_KEYS}
 
 
-def teams_of(groups: Iterable[str]) -> tuple[str, ...]:
-    """The teams whose share somebody may use: their Hub groups; who has none shares `default`."""
-    return tuple(sorted(set(groups))) or (NO_GROUPS_TEAM,)
-
-
 def choose(
     options: Mapping[str, Any],
     profiles: Sequence[Profile],
     fleet: FleetView | None,
     *,
-    teams: Sequence[str] = (NO_GROUPS_TEAM,),
+    teams: Sequence[str] = (DEFAULT_TEAM,),
 ) -> Choice:
     """The choice that the options mean. Raises `BadOptions`.
 

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_bridge.model.workload import FleetView, Gpu, Node
 from spawner import options
-from spawner.options import BadOptions, choose, form_html, from_form, teams_of
+from spawner.options import BadOptions, choose, form_html, from_form
 from spawner.profiles_model import DEFAULT_PROFILES, BadProfiles, Profile, check_profiles
 
 
@@ -95,38 +95,37 @@ def test_nobody_knows_the_fleet_only_the_table_is_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "asked", "team"),
+    ("teams", "asked", "team"),
     [
-        ((), {}, "default"),
-        ((), {"team": "default"}, "default"),
+        (("default",), {}, "default"),
+        (("default",), {"team": "default"}, "default"),
         (("vision",), {}, "vision"),
         (("vision", "audio"), {"team": "vision"}, "vision"),
     ],
 )
-def test_the_team_is_a_group_of_the_users(
-    groups: tuple[str, ...], asked: dict[str, Any], team: str
+def test_the_team_is_one_of_the_users(
+    teams: tuple[str, ...], asked: dict[str, Any], team: str
 ) -> None:
-    teams = teams_of(groups)
     choice = choose(asked, DEFAULT_PROFILES, fleet(2), teams=teams)
     assert choice.team == team
     assert choose(choice.as_options(), DEFAULT_PROFILES, fleet(2), teams=teams) == choice
 
 
 @pytest.mark.parametrize(
-    ("groups", "asked", "told"),
+    ("teams", "asked", "told"),
     [
-        ((), {"team": "vision"}, "not in a team 'vision'. Your team is: default."),
+        (("default",), {"team": "vision"}, "not in a team 'vision'. Your team is: default."),
         (("vision",), {"team": "default"}, "not in a team 'default'. Your team is: vision."),
-        (("b", "a"), {"team": ["a"]}, "Your teams are: a, b."),
-        (("b", "a"), {"team": "c"}, "Your teams are: a, b."),
-        (("b", "a"), {}, "You are in several teams. Say which one with team: a, b."),
+        (("a", "b"), {"team": ["a"]}, "Your teams are: a, b."),
+        (("a", "b"), {"team": "c"}, "Your teams are: a, b."),
+        (("a", "b"), {}, "You are in several teams. Say which one with team: a, b."),
     ],
 )
 def test_a_team_that_is_not_the_users_is_refused(
-    groups: tuple[str, ...], asked: dict[str, Any], told: str
+    teams: tuple[str, ...], asked: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(BadOptions, match=re.escape(told)):
-        choose(asked, DEFAULT_PROFILES, fleet(2), teams=teams_of(groups))
+        choose(asked, DEFAULT_PROFILES, fleet(2), teams=teams)
 
 
 def test_the_form_asks_for_the_team_only_who_is_in_several() -> None:
