@@ -123,6 +123,11 @@ class Filling(Protocol):
     @property
     def progress(self) -> Progress: ...
 
+    def keep(self) -> None:
+        """The caller has written down which tree it is. Until then the tree ends with the caller, so
+        that there is none that nobody knows; from now on it is completed also without it."""
+        ...
+
     async def until_filled(self) -> None:
         """Return once everything is in place. Raises `FillingLostError`: the tree must be ended.
         Cancelling stops only the waiting."""

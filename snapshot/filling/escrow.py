@@ -45,7 +45,7 @@ class Escrow:
         self._beginning, self._journal, self._guard = beginning, journal, guard_socket
         self._held: dict[int, Held] = {}
         self._to_hear_of = 0
-        self._is_whole = False
+        self._is_whole = self._is_kept = False
         self._restoring: wire.Message = {}
         self._lock = threading.Lock()
         self._filler: socket.socket | None = None
@@ -89,7 +89,7 @@ class Escrow:
             raise FillingLostError("The programs that brought the session's memory are gone.")
         message, (journal, guard_socket, tree) = received
         escrow = cls(beginning, Journal(journal), socket.socket(fileno=guard_socket))
-        escrow._tree, escrow._is_whole = tree, True
+        escrow._tree, escrow._is_whole, escrow._is_kept = tree, True, True
         escrow._to_hear_of = message["held"]
         escrow._listen(sock)
         return escrow
@@ -121,7 +121,8 @@ class Escrow:
         """CRIU runs: what it makes has to end if we do."""
         with self._lock:
             self._restoring = {"is": "restoring", "pid": criu, "pid_file": str(pid_file)}
-            _tell(self._guard, self._restoring)
+            for sock in (self._guard, self._filler):
+                _tell(sock, self._restoring)
 
     def runs(self, process: Process) -> None:
         """The tree is there. Raises `ProcessLookupError` if it has ended already."""
@@ -129,6 +130,11 @@ class Escrow:
             self._tree = os.pidfd_open(process.pid)
             for sock in (self._guard, self._filler):
                 _tell(sock, {"is": "tree"}, self._tree)
+
+    def keep(self) -> None:
+        with self._lock:
+            self._is_kept = True
+            _tell(self._filler, {"is": "kept"})
 
     def close(self) -> None:
         """Stop, because everything is in place or the tree is gone. May be repeated."""
@@ -180,10 +186,14 @@ class Escrow:
             _tell(sock, message, self._journal.descriptor, self._guard.fileno())
             for held in self._held.values():
                 _tell(sock, {"number": held.number, "task": held.task}, held.descriptor)
+            if self._restoring:
+                _tell(sock, self._restoring)
             if self._is_whole:
                 _tell(sock, {"is": "go"})
             if self._tree >= 0:
                 _tell(sock, {"is": "tree"}, self._tree)
+            if self._is_kept:
+                _tell(sock, {"is": "kept"})
             self._listen(sock)
 
     def _listen(self, sock: socket.socket) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snapshot import proc
-from snapshot.filling import wire
+from snapshot.filling import guard, wire
 from snapshot.filling.family import Family, apply
 from snapshot.filling.feed import Feed
 from snapshot.filling.journal import Journal, TornError
@@ -89,7 +89,8 @@ class Filler:
         self._watched: dict[int, tuple[int, Family]] = {}
         self._feed = Feed(snapshot, order.layout, self)
         self._poll = select.epoll()
-        self._tree = -1
+        self._tree, self._criu, self._pid_file = -1, 0, ""
+        self._is_kept = False
         self._next = FIRST_FORKED
         self._told_at = self._began = 0.0
 
@@ -129,8 +130,9 @@ class Filler:
                 family.answer_again(number)
 
     def run(self) -> bool:
-        """Fill until everything is in place (True), or the tree or everybody else is gone. Raises
-        `TornError` when an event was lost.
+        """Fill until everything is in place (True), or the tree or everybody else is gone. Not
+        before the tree is kept, or nobody would hold it meanwhile. Raises `TornError` when an
+        event was lost.
 
         Until it is told to go, only faults are answered: mappings of a tree that is being restored
         are not all ready yet."""
@@ -196,11 +198,16 @@ class Filler:
         return True
 
     def _obey(self, supervisor: socket.socket) -> bool:
-        """One message of the supervisor. Its end is no reason to stop, as long as there is a tree."""
+        """One message of the supervisor. Its end is no reason to stop once it has written down which
+        tree it is. Before, nobody would ever find that tree: it is ended before we let go of it, also
+        by us, because the guard may have been killed too."""
         received = wire.receive(supervisor)
         if received is None:
             self._part(supervisor)
-            return self._tree >= 0
+            if not self._is_kept:
+                tree = [self._tree] if self._tree >= 0 else None
+                guard.end(tree or guard.roots(self._criu, self._pid_file))
+            return self._is_kept
         message, descriptors = received
         match message["is"]:
             case "hold":
@@ -211,9 +218,13 @@ class Filler:
                 for family in self._families.values():
                     family.is_settled = True
                 self._feed.go()
+            case "restoring":
+                self._criu, self._pid_file = message["pid"], message["pid_file"]
             case "tree":
                 self._tree = descriptors[0]
                 self._poll.register(self._tree, select.EPOLLIN)
+            case "kept":
+                self._is_kept = True
             case "guard":
                 self._meet_guard(descriptors[0])
             case "stop":
@@ -300,7 +311,7 @@ class Filler:
         return listener
 
     def _is_filled(self) -> bool:
-        return self._tree >= 0 and self.remaining == 0
+        return self._is_kept and self.remaining == 0
 
     def _tree_has_memory(self) -> bool:
         """What ends has no memory left to fill either, and is not called filled: the tree's first

@@ -58,7 +58,7 @@ def watch(sock: socket.socket) -> None:
                 (tree,) = descriptors
             case "restoring":
                 criu, pid_file = message["pid"], message["pid_file"]
-    end([tree] if tree >= 0 else _roots(criu, pid_file))
+    end([tree] if tree >= 0 else roots(criu, pid_file))
 
 
 def _let_go(held: dict[int, int], number: int) -> None:
@@ -78,7 +78,7 @@ def end(handles: Sequence[int]) -> None:
         waiting.poll()
 
 
-def _roots(criu: int, pid_file: str) -> list[int]:
+def roots(criu: int, pid_file: str) -> list[int]:
     """Pidfds of CRIU, of what it is making, also if it was killed first, and of the tree that it has
     made: the supervisor ended before it could say which that is."""
     written = proc.read_text(pid_file).strip()

@@ -48,6 +48,8 @@ async def resume(context: Context) -> None:
         context.process, context.filling = thawed.process, thawed.filling
         steps = {**thawed.timings, "thaw": loop.time() - began}
         context.board.update(sandbox=thawed.process, notes=thawed.notes, steps=steps)
+        if context.filling is not None:
+            context.filling.keep()
         await context.connect()
     except MachineError:
         await remove(context)

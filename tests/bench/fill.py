@@ -83,6 +83,8 @@ class FillBench(Bench):
             self.box.spec, stored.manifest, on_step=lambda name, seconds: None
         )
         self.box.started.append(thawed.process)
+        if thawed.filling is not None:
+            thawed.filling.keep()
         return thawed, time.monotonic() - started
 
     async def filled(self, thawed: Thawed) -> None:

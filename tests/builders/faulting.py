@@ -163,6 +163,7 @@ class Faulting:
         wire.send(self.supervisor.sock, {"is": "go"})
         with os.fdopen(os.pidfd_open(self.program.child.pid), "rb", buffering=0) as tree:
             wire.send(self.supervisor.sock, {"is": "tree"}, [tree.fileno()])
+        wire.send(self.supervisor.sock, {"is": "kept"})
 
     def until_filled(self) -> None:
         """Everything is in place."""

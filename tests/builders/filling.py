@@ -91,6 +91,7 @@ async def thaw_without_store(box: Box, manifest: str) -> Thawed:
         patch.setattr(Escrow, "_go", lose_store_and_go)
         thawed = await box.freezer.thaw(box.spec, manifest, on_step=lambda name, seconds: None)
     assert thawed.filling is not None
+    thawed.filling.keep()
     box.started.append(thawed.process)
     box.fillings.append(thawed.filling)
     return thawed

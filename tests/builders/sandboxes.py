@@ -134,6 +134,7 @@ class Box:
         )
         self.started.append(thawed.process)
         if thawed.filling is not None:
+            thawed.filling.keep()
             self.fillings.append(thawed.filling)
         return thawed
 

@@ -20,6 +20,9 @@ class MemoryThatStopsComing:
         """Everything is in place."""
         self._all_there.set()
 
+    def keep(self) -> None:
+        pass
+
     async def until_filled(self) -> None:
         await self._all_there.wait()
 

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from snapshot.inspection.verdict import Verdict
 from snapshot.model import (
@@ -29,6 +30,7 @@ from spawner.supervisor.machine import (
     NotStartedError,
     StoreSilentError,
 )
+from spawner.supervisor.status import read_status
 
 
 @dataclass
@@ -257,15 +259,22 @@ class MachineThatCrashesAfterTheCommit(WorkingMachine):
 
 
 class ArrivingMemory:
-    """A filling that goes on until the test says how it ends."""
+    """A filling that goes on until the test says how it ends. `kept_as` is the tree that the status
+    in `directory` named when it was kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         self.progress = Progress(1000, 4000)
         self.is_closed = False
+        self.kept_as: Process | None = None
+        self._directory = directory
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def arrives(self) -> None:
         self._outcome.set_result(None)
+
+    def keep(self) -> None:
+        status = read_status(self._directory)
+        self.kept_as = status.sandbox if status is not None else None
 
     def is_lost(self) -> None:
         self._outcome.set_exception(FillingLostError("The filler ended at the wrong moment."))
@@ -288,7 +297,7 @@ class MachineWhoseMemoryArrivesLater(WorkingMachine):
     async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
         self.thawed_from.append(manifest)
         thawed = await super().thaw(manifest, spec)
-        self.fillings.append(ArrivingMemory())
+        self.fillings.append(ArrivingMemory(spec.directory))
         return replace(thawed, filling=self.fillings[-1])
 
     async def freeze(self, process: Process, spec: SandboxSpec, key: SnapshotKey) -> Stored:
@@ -298,7 +307,7 @@ class MachineWhoseMemoryArrivesLater(WorkingMachine):
     async def filling(self, manifest: str, spec: SandboxSpec) -> Filling | None:
         if not self.fillings or self.fillings[-1].is_closed:
             return None
-        self.fillings.append(ArrivingMemory())
+        self.fillings.append(ArrivingMemory(spec.directory))
         return self.fillings[-1]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshot import proc, programs, sandbox
+from snapshot import programs, sandbox
 from snapshot.filling import marker
 from snapshot.filling.escrow import Escrow
 from snapshot.filling.program import Beginning
@@ -281,51 +281,3 @@ async def test_a_tree_that_nobody_can_fill_any_more_is_ended_and_never_reads_zer
         await box.thaw(stored)
         await all_is_sound(box)
         await until_filled(box)
-
-
-@pytest.mark.parametrize("moment", ["_hold", "_go"])
-async def test_a_supervisor_killed_in_the_restore_leaves_nothing(
-    box: Box, stored: Stored, moment: str
-) -> None:
-    """CRIU hands memory over, or has just finished; nobody was told yet which tree it is."""
-    script = _DOOMED.format(folder=str(box.folder), manifest=stored.manifest, moment=moment)
-    before = set(proc.all_pids())
-    doomed = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, env={**os.environ, "PYTHONPATH": _CHECKOUT}
-    )
-    assert await doomed.wait() == -signal.SIGKILL
-    await until(lambda: not _new_below_us(before), "everything has ended")
-    assert "wrong" not in box.output()
-    with pytest.raises(FillingLostError):
-        await Escrow.find(_beginning(box, stored))
-    await box.thaw(stored)
-    await all_is_sound(box)
-    await until_filled(box)
-
-
-def _new_below_us(before: set[int]) -> list[int]:
-    """Orphans come to us, and stay until they have really ended."""
-    return [
-        pid
-        for pid in proc.children(os.getpid())
-        if pid not in before and (found := proc.stat(pid)) and found.state not in "ZX"
-    ]
-
-
-_DOOMED = """
-import asyncio, os, signal
-from pathlib import Path
-from snapshot import linux
-from snapshot.filling.escrow import Escrow
-from tests.builders import sandboxes
-
-def die(*words):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-async def main():
-    linux.become_subreaper()
-    box = sandboxes.existing_box(Path({folder!r}))
-    Escrow.{moment} = die
-    await box.freezer.thaw(box.spec, {manifest!r}, on_step=lambda name, seconds: None)
-asyncio.run(main())
-"""

@@ -68,6 +68,7 @@ class Resume:
         found = proc.identify(self.program.child.pid)
         assert found is not None
         self.escrow.runs(found)
+        self.escrow.keep()
 
     async def ends(self) -> None:
         """All is there, and the program content with it."""

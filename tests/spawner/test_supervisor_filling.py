@@ -41,6 +41,7 @@ async def test_people_come_in_while_memory_arrives(tmp_path: Path) -> None:
         await resumed(s)
         assert Seen(s.status, supervisor_alive=True, sandbox_alive=True).is_ready
         assert s.status.host_port == s.machine.port
+        assert s.machine.fillings[-1].kept_as == s.machine.only_tree().process
         s.machine.fillings[-1].progress = Progress(500, 4000, "the store is away")
         await until(lambda: s.status.facts.get("filling", {}).get("trouble"))
         assert s.status.facts["filling"] == {
