@@ -63,6 +63,8 @@ class Books:
         self.node_records: dict[str, NodeRecord] = {r.name: r for r in state.nodes}
         self.closed_nodes: frozenset[str] = frozenset()
         self.waits: dict[str, Wait] = {}
+        self.balances: Callable[[float], Mapping[str, float]] = lambda _now: {}
+        """What teams are owed less what they had, in GPU-seconds; the ledger tells."""
         self.touched: set[str] = set()
         """Workloads that have changed since the planner last looked, and so the leases."""
         self.touched_leases: set[str] = set()

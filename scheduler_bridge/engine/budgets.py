@@ -25,7 +25,8 @@ def fleet_gpus(books: Books) -> int:
 
 def rules_now(books: Books, settings: Settings) -> Rules:
     """What the planner and admission keep to: the settings, the budgets and the pauses."""
-    teams = team_rules(books.budgets, fleet_gpus(books), {})
+    balances = books.balances(books.clock.now()) if books.budgets.teams else {}
+    teams = team_rules(books.budgets, fleet_gpus(books), balances)
     # without a limit in its budget a team has none, whatever the settings say of others
     limits = {name: MAX_GPUS if it.limit is None else it.limit for name, it in teams.items()}
     scopes = {pause.scope for pause in books.active_pauses()}

@@ -20,6 +20,7 @@ from scheduler_bridge.engine.budgets import refuse_unknown, rules_now
 from scheduler_bridge.engine.cycle import forecast, run_cycle, why_it_waits
 from scheduler_bridge.engine.explain import explain
 from scheduler_bridge.engine.holders import Standing
+from scheduler_bridge.engine.ledger import Ledger
 from scheduler_bridge.engine.losses import keep_late_snapshot
 from scheduler_bridge.engine.moves import Told, move_by_holder
 from scheduler_bridge.engine.presence import Presence
@@ -65,6 +66,7 @@ class Scheduler:
         self.waiters: Counter[tuple[str, str]] = Counter()
         self._withdrawn: set[str] = set()
         self._failed_suspends: dict[str, float] = {}
+        self.ledger = Ledger(books, self.settings.usage_window)
         self._board = Board(books, self.settings, self._failed_suspends)
         renew_all(books, self.settings)
         self.presence = Presence(books, self.settings, lambda: self.wake())
@@ -77,6 +79,7 @@ class Scheduler:
         self.presence.look()
         timers.enforce(self.books, self.settings)
         run_cycle(self._board)
+        self.ledger.keep()
 
     def next_due(self) -> float | None:
         """UNIX seconds at which `tick` is needed without any event."""
@@ -357,6 +360,7 @@ class Scheduler:
     def close(self) -> None:
         """Wake everybody who waits and release the store. May be called twice."""
         self.books.bells.close()
+        self.ledger.close()
         self.books.store.close()
 
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from scheduler_bridge.policy.usage_window import UsageWindow
 from scheduler_bridge.policy.values import Rules
 
 
@@ -53,3 +54,4 @@ class Settings:
     launch_attempts: int = 3
     max_wait: float = 60.0
     rules: Rules = field(default_factory=Rules)
+    usage_window: UsageWindow = field(default_factory=UsageWindow)
