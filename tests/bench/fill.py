@@ -44,8 +44,10 @@ from snapshot.scratch import Scratch
 from tests.bench.suspend import MIB, Bench, Kernel, settings_of
 from tests.builders.s3 import running_s3_server
 from tests.builders.sandboxes import sandboxes, until
+from tests.fakes.relays import slow_relay_apart
 
 FETCHERS = 16
+THROTTLED = 0.5e9
 READ_200_MB = "floats[: 200 * 2**17].sum()"
 _DONE = re.compile(r"all in place: (\d+) pages in ([\d.]+) s")
 
@@ -116,6 +118,15 @@ async def cold(bench: FillBench, stored: Stored) -> dict[str, float]:
     await bench.end(thawed)
     raw = await asyncio.to_thread(bench.raw_download, stored)
     return {"thaw_s": seconds, "full_s": full, "full_vs_raw": full / raw} | filler
+
+
+async def throttled(bench: FillBench, stored: Stored, endpoint: str) -> dict[str, float]:
+    """The same over a store that gives `THROTTLED` bytes a second at `endpoint`, both sides of the
+    ratio."""
+    settings = replace(bench.box.settings, location=endpoint)
+    box = replace(bench.box, settings=settings)
+    row = await cold(replace(bench, box=box, repository=open_repository(settings)), stored)
+    return {"full_throttled_s": row["full_s"], "full_vs_raw_throttled": row["full_vs_raw"]}
 
 
 def _memory_of(pid: int) -> dict[str, float]:
@@ -201,7 +212,10 @@ async def measure(
     folder: Path, sizes: list[float], runs: int, spares: list[Spare]
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    with running_s3_server(folder) as server:
+    with (
+        running_s3_server(folder) as server,
+        slow_relay_apart(server.endpoint, bytes_per_second=THROTTLED) as slow,
+    ):
         settings = settings_of(folder, server)
         repository = open_repository(settings)
         async with sandboxes(folder / "b") as made:
@@ -213,6 +227,7 @@ async def measure(
                 rows = []
                 for _ in range(runs):
                     row = await cold(bench, stored)
+                    row |= await throttled(bench, stored, slow)
                     row |= await warm(bench, stored) | await eager(bench, stored)
                     row |= await by_criu(bench, stored)
                     row["fill_vs_criu"] = row["fill_gb_s"] / row["criu_fill_gb_s"]
@@ -229,7 +244,7 @@ async def measure(
 
 def spares(sizes: list[float], runs: int) -> list[Spare]:
     """As many as `measure` uses. Call it while there is one thread."""
-    return [Spare() for _ in range(len(sizes) * runs * 3 + 2)]
+    return [Spare() for _ in range(len(sizes) * runs * 4 + 2)]
 
 
 @contextmanager

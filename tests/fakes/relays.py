@@ -10,23 +10,27 @@ its endpoint and ends with its standard input. Bytes are spliced, so that it tak
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-PIECE = 2**16
+LARGEST, LEAST = 2**18, 2**12
+PIECES_A_SECOND = 20
 UNPACED = float("inf")
 
 
 class Pace:
-    """`bytes_per_second`, all connections together."""
+    """`bytes_per_second`, all connections together, in pieces of `piece` bytes at most."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
+        self.piece = int(max(LEAST, min(LARGEST, bytes_per_second / PIECES_A_SECOND)))
         self._free_at = 0.0
         self._lock = threading.Lock()
 
@@ -42,8 +46,9 @@ class Pace:
 def _carry(source: socket.socket, target: socket.socket, pace: Pace) -> None:
     """Everything that comes, and then the end."""
     reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, LARGEST)
     with contextlib.suppress(OSError):
-        while count := os.splice(source.fileno(), writing, PIECE):
+        while count := os.splice(source.fileno(), writing, pace.piece):
             pace.take(count)
             while count:
                 count -= os.splice(reading, target.fileno(), count)
@@ -86,6 +91,16 @@ def slow_relay(endpoint: str, *, bytes_per_second: float) -> Iterator[str]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             accepting.join()
+
+
+@contextlib.contextmanager
+def slow_relay_apart(endpoint: str, *, bytes_per_second: float) -> Iterator[str]:
+    """The same in a process of its own, so that it shares no interpreter with what is measured."""
+    argv = [sys.executable, "-m", __name__, endpoint, str(bytes_per_second)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        yield child.stdout.readline().strip()
+        child.communicate()
 
 
 def main() -> None:
