@@ -14,7 +14,7 @@ from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.errors import Refused
 from scheduler_bridge.model.teams import DEFAULT_TEAM
 from scheduler_bridge.policy.budget_checks import MAX_GPUS
-from scheduler_bridge.policy.budgets import flat_rules, team_rules
+from scheduler_bridge.policy.budgets import flat_rules
 from scheduler_bridge.policy.values import Rules
 
 
@@ -26,7 +26,7 @@ def fleet_gpus(books: Books) -> int:
 def rules_now(books: Books, settings: Settings) -> Rules:
     """What the planner and admission keep to: the settings, the budgets and the pauses."""
     balances = books.balances(books.clock.now()) if books.budgets.teams else {}
-    teams = team_rules(books.budgets, fleet_gpus(books), balances)
+    teams = flat_rules(books.budgets, fleet_gpus(books), balances)
     # without a limit in its budget a team has none, whatever the settings say of others
     limits = {name: MAX_GPUS if it.limit is None else it.limit for name, it in teams.items()}
     scopes = {pause.scope for pause in books.active_pauses()}
@@ -34,7 +34,7 @@ def rules_now(books: Books, settings: Settings) -> Rules:
     return replace(
         rules,
         team_limits={**rules.team_limits, **limits},
-        teams=flat_rules(books.budgets, teams),
+        teams=teams,
         preemption=rules.preemption and scopes.isdisjoint({"preempt", "all"}),
     )
 

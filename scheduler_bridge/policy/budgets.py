@@ -19,6 +19,10 @@ class Budgets:
 
     teams: Mapping[str, Team] = field(default_factory=dict)
     head: str = ""
+    _known: dict[tuple[int, bool], dict[str, TeamRules]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Worked out once for each size of the fleet: every planning pass and admission asks."""
 
     def changed(self, changes: Iterable[TeamChange], head: str) -> Budgets:
         """As they are after the changes, which nobody checks here."""
@@ -54,6 +58,13 @@ class Budgets:
             found[name] = self.teams[name]
             name = found[name].parent
         return tuple(found.values())
+
+    def rules(self, fleet_gpus: int, *, flat: bool) -> Mapping[str, TeamRules]:
+        """What `team_rules` or `flat_rules` give while nobody is owed anything."""
+        key = (fleet_gpus, flat)
+        if key not in self._known:
+            self._known[key] = _flat(self, fleet_gpus) if flat else _rules(self, fleet_gpus)
+        return self._known[key]
 
     def usable(self, user: str, groups: Collection[str]) -> tuple[str, ...]:
         """The teams whose share somebody may use, by name."""
@@ -103,6 +114,25 @@ def team_rules(
 ) -> dict[str, TeamRules]:
     """What the planner keeps to, by team. A parent's values include its sub-teams; a sub-team's limits
     are at most its parents'. `balances` is owed minus delivered, in GPU-seconds."""
+    return _owed(budgets.rules(fleet_gpus, flat=False), balances)
+
+
+def flat_rules(
+    budgets: Budgets, fleet_gpus: int, balances: Mapping[str, float]
+) -> dict[str, TeamRules]:
+    """The same for who adds teams up without knowing the tree: what is guaranteed to sub-teams is not
+    in their parent's guarantee any more, and what may be borrowed is in the limits."""
+    return _owed(budgets.rules(fleet_gpus, flat=True), balances)
+
+
+def _owed(rules: Mapping[str, TeamRules], balances: Mapping[str, float]) -> dict[str, TeamRules]:
+    return {
+        name: replace(it, balance=balances[name]) if name in balances else it
+        for name, it in rules.items()
+    }
+
+
+def _rules(budgets: Budgets, fleet_gpus: int) -> dict[str, TeamRules]:
     parts = shares(budgets, fleet_gpus)
     return {
         name: TeamRules(
@@ -111,19 +141,16 @@ def team_rules(
             guaranteed=team.guaranteed,
             lending_limit=team.lending_limit,
             borrowing_limit=team.borrowing_limit,
-            balance=balances.get(name, 0.0),
             share=parts.get(name, 0.0),
         )
         for name, team in budgets.teams.items()
     }
 
 
-def flat_rules(budgets: Budgets, rules: Mapping[str, TeamRules]) -> dict[str, TeamRules]:
-    """The same for who adds teams up without knowing the tree: what is guaranteed to sub-teams is not
-    in their parent's guarantee any more, and what may be borrowed is in the limits."""
+def _flat(budgets: Budgets, fleet_gpus: int) -> dict[str, TeamRules]:
     below = budgets.below()
     found = {}
-    for name, it in rules.items():
+    for name, it in _rules(budgets, fleet_gpus).items():
         given = sum(team.guaranteed for team in below.get(name, []))
         left = max(0, it.guaranteed - given)
         lent = None if it.lending_limit is None else min(it.lending_limit, left)

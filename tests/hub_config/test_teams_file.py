@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hub_config.teams_file import TeamsFileError, as_yaml, parse_teams, propose, read_teams
 from scheduler_bridge.model.teams import Team
 from scheduler_bridge.model.workload import Priority
+from scheduler_bridge.policy.budget_checks import mistakes
+from scheduler_bridge.policy.budgets import Budgets
 from tests.builders.teams import team
 
 
@@ -84,6 +86,14 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
     with pytest.raises(TeamsFileError) as caught:
         parse_teams("version: 1\nteams:\n  - name: a\n    limit: -1\n  - limit: x\n")
     assert [it.line for it in caught.value.mistakes] == [4, 5, 5]
+
+
+def test_the_example_of_the_how_to_can_be_used() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/teams-and-limits.md").read_text()
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    teams = parse_teams(example)
+    assert [it.name for it in teams] == ["research", "vision", "default"]
+    assert mistakes(Budgets({it.name: it for it in teams}), 16) == ()
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])

@@ -102,10 +102,11 @@ def test_flat_rules_can_be_added_up() -> None:
         team("x", "p", guaranteed=3),
         team("y", "p", guaranteed=1),
     )
-    rules = flat_rules(budgets, team_rules(budgets, FLEET, {}))
+    rules = flat_rules(budgets, FLEET, {"x": 2.0})
     assert {name: it.guaranteed for name, it in rules.items()} == {"p": 2, "x": 3, "y": 1}
     assert {name: it.limit for name, it in rules.items()} == {"p": 8, "x": 8, "y": 8}
     assert rules["p"].lending_limit == 2
+    assert {name: it.balance for name, it in rules.items()} == {"p": 0, "x": 2.0, "y": 0}
 
 
 def test_who_is_in_a_group_of_a_team_or_named_may_use_it() -> None:
