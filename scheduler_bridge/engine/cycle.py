@@ -129,6 +129,8 @@ def _place(books: Books, board: Board, placement: Placement, seen: Mapping[str, 
                 "gpus": list(placement.gpus),
                 "epoch": workload.epoch,
                 "waited_seconds": round(waited, 3),
+                "team": workload.spec.team,
+                "protected": workload.spec.min_runtime_seconds > 0,
                 **seen,
             },
             # what was seen before is no reason to take the new place away again

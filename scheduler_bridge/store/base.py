@@ -11,6 +11,7 @@ from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import Event, Lease, Pause, Workload
 
 if TYPE_CHECKING:
+    from scheduler_bridge.store.estimates import EstimateStore
     from scheduler_bridge.store.ledger import LedgerStore
 
 
@@ -87,6 +88,11 @@ class Store(Protocol):
     @property
     def ledger(self) -> LedgerStore:
         """Its part for GPU time."""
+        ...
+
+    @property
+    def estimates(self) -> EstimateStore:
+        """Its part for estimates."""
         ...
 
     def load(self) -> Snapshot:

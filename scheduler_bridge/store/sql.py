@@ -16,6 +16,7 @@ from scheduler_bridge.model.teams import ChangeSet
 from scheduler_bridge.model.workload import Event, Pause, Workload
 from scheduler_bridge.store.base import Batch, LeaseRecord, Snapshot
 from scheduler_bridge.store.errors import translated
+from scheduler_bridge.store.sql_estimates import SqlEstimates
 from scheduler_bridge.store.sql_ledger import SqlLedger
 from scheduler_bridge.store.tables import (
     EARMARKS,
@@ -43,10 +44,15 @@ class SqlStore:
         self._engine = engine
         self._wrote = wrote
         self._ledger = SqlLedger(engine)
+        self._estimates = SqlEstimates(engine)
 
     @property
     def ledger(self) -> SqlLedger:
         return self._ledger
+
+    @property
+    def estimates(self) -> SqlEstimates:
+        return self._estimates
 
     def load(self) -> Snapshot:
         with self._reading() as connection:

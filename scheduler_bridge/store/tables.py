@@ -146,3 +146,17 @@ LEDGER_MARK = Table(
     Column("gpus", Integer, nullable=False),
     Column("head", String(64), nullable=False),
 )
+
+ESTIMATES = Table(
+    "estimates",
+    METADATA,
+    Column("number", _SERIAL, primary_key=True, autoincrement=True),
+    Column("workload_id", String(64), nullable=False),
+    Column("given_at", Float, nullable=False, index=True),
+    Column("basis", String(32), nullable=False),
+    Column("probability", Float, nullable=False),
+    Column("earliest", Float),
+    Column("latest", Float),
+    Column("fate", String(16), nullable=False, index=True),
+    Column("settled_at", Float),
+)
