@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,8 @@ from snapshot.filling.escrow import Escrow
 from snapshot.filling.program import Beginning
 from snapshot.model import Process, SnapshotKey, Stored
 from snapshot.refusals import FillingLostError, FreezeFailedError
+from snapshot.repository import open_repository
+from tests.bench.suspend import settings_of
 from tests.builders import filling
 from tests.builders.filling import (
     MEMORIES,
@@ -37,6 +39,7 @@ from tests.builders.filling import (
     thaw_without_store,
     until_filled,
 )
+from tests.builders.s3 import running_s3_server
 from tests.builders.sandboxes import Box, until
 
 pytestmark = [pytest.mark.criu, pytest.mark.usefixtures("working_criu")]
@@ -121,6 +124,37 @@ async def test_a_store_that_is_away_is_waited_for_and_named(box: Box, stored: St
     bring_back_store(box)
     await all_is_sound(box)
     await until_filled(box)
+
+
+async def test_a_store_server_that_is_killed_is_waited_for_and_named(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real one, with nothing on this node. It is started again when everybody waits."""
+    with running_s3_server(tmp_path) as server:
+        settings = settings_of(tmp_path, server)
+        far = replace(box, settings=settings, repository=open_repository(settings))
+        await far.start(PYTHON, "-c", MEMORIES)
+        await filling.say(far, "ready")
+        stored = await far.freeze()
+        for pack in Path(settings.cache_directory).iterdir():  # noqa: ASYNC240
+            pack.unlink()
+        go = Escrow._go
+
+        def kill_server_and_go(escrow: Escrow) -> None:
+            server.kill()
+            go(escrow)
+
+        monkeypatch.setattr(Escrow, "_go", kill_server_and_go)
+        thawed = await far.thaw(stored)
+        assert thawed.filling is not None
+        held = thawed.filling
+        ask_to_look(far, 0)
+        await until(lambda: "sent nothing" in held.progress.trouble, "the trouble is told")
+        assert held.progress.remaining > 0
+        assert "look 0" not in far.output()
+        with running_s3_server(tmp_path, again=server):
+            await all_is_sound(far)
+            await until_filled(far)
 
 
 async def test_damaged_packs_never_enter_memory(box: Box, stored: Stored) -> None:
