@@ -18,7 +18,7 @@ from typing import Any, cast
 import uvicorn
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
-from traitlets import Bool, Dict, Float, Integer, List, Unicode, validate
+from traitlets import Bool, Dict, Enum, Float, Integer, List, Unicode, validate
 from traitlets.config import Application, catch_config_error
 
 from scheduler_bridge.agent.facts import read_facts
@@ -42,6 +42,7 @@ from scheduler_bridge.logs import configure_logging
 from scheduler_bridge.metrics import Metrics
 from scheduler_bridge.model.workload import Node
 from scheduler_bridge.policy.values import Rules
+from scheduler_bridge.policy.visibility import Visibility
 from scheduler_bridge.store.base import StoreError
 from scheduler_bridge.store.opening import WriterLock, open_database
 
@@ -143,8 +144,21 @@ class SchedulerService(Application):
         help="A supervisor that cannot renew for this long freezes its own processes. Lower: dead "
         "machines are noticed earlier; higher: longer outages of this service do no harm.",
     ).tag(config=True)
+    node_silent_seconds = Float(
+        60.0,
+        min=5.0,
+        help="A machine that has not answered for this long gets no new work; its leases are kept. "
+        "Also how long a session's supervisor must be silent before it may be stopped by force.",
+    ).tag(config=True)
     hold_seconds = Float(
         600.0, min=10.0, help="How long a session's place is held for a Hub to take it up."
+    ).tag(config=True)
+    queue_visibility = Enum(
+        [rule.value for rule in Visibility],
+        Visibility.COUNTS.value,
+        help="What users see of others' work that waits or holds GPUs: `counts` only how much there "
+        "is, `team` names inside their own teams, `names` all names. Never commands, folders or what "
+        "others were told. Administrators see all.",
     ).tag(config=True)
     user_requests_per_second = Float(
         20.0,
@@ -261,6 +275,8 @@ class SchedulerService(Application):
             lease_seconds=self.lease_seconds,
             lease_margin=max(5.0, self.lease_seconds / 10),
             hold_seconds=self.hold_seconds,
+            silent_seconds=self.node_silent_seconds,
+            queue_visibility=Visibility(self.queue_visibility),
             rules=Rules(dict(self.team_gpu_limits), None if limit < 0 else limit),
         )
 

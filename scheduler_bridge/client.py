@@ -28,7 +28,9 @@ from scheduler_bridge.errors import (
     TooOften,
     Unavailable,
 )
+from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
 from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.workload import (
     Event,
@@ -199,6 +201,47 @@ class SchedulerClient:
     async def expire(self, workload_id: str, *, snapshot: str) -> Workload:
         path = f"/workloads/{_part(workload_id)}/expire"
         body = wire.EXPIRE.dump_json(wire.ExpireBody(snapshot))
+        return await self._call(wire.WORKLOAD, "POST", path, body)
+
+    async def queue(self) -> QueueView:
+        return await self._call(wire.QUEUE, "GET", "/queue")
+
+    async def nodes(self) -> builtins.tuple[NodeStatus, ...]:
+        return await self._call(wire.NODES, "GET", "/nodes")
+
+    async def losses_of_node(self, name: str) -> Losses:
+        return await self._call(wire.LOSSES, "GET", f"/nodes/{_part(name)}/losses")
+
+    async def declare_dead(
+        self,
+        name: str,
+        *,
+        reason: str,
+        actor: str,
+        at_once: bool = False,
+        given_up: builtins.tuple[str, ...] | None = None,
+    ) -> NodeRecord:
+        body = wire.GIVE_UP.dump_json(wire.GiveUpBody(reason, actor, at_once, given_up))
+        path = f"/nodes/{_part(name)}/declare-dead"
+        return await self._call(wire.NODE_RECORD, "POST", path, body)
+
+    async def revive(self, name: str, *, reason: str, actor: str) -> NodeRecord:
+        body = wire.REVIVE.dump_json(wire.ReviveBody(reason, actor))
+        return await self._call(wire.NODE_RECORD, "POST", f"/nodes/{_part(name)}/revive", body)
+
+    async def losses_of_session(self, workload_id: str) -> Losses:
+        return await self._call(wire.LOSSES, "GET", f"/workloads/{_part(workload_id)}/losses")
+
+    async def force_stop(
+        self,
+        workload_id: str,
+        *,
+        reason: str,
+        actor: str,
+        given_up: builtins.tuple[str, ...] | None = None,
+    ) -> Workload:
+        body = wire.GIVE_UP.dump_json(wire.GiveUpBody(reason, actor, given_up=given_up))
+        path = f"/workloads/{_part(workload_id)}/force-stop"
         return await self._call(wire.WORKLOAD, "POST", path, body)
 
     async def history(self, workload_id: str) -> builtins.tuple[Event, ...]:

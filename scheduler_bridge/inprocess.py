@@ -15,10 +15,21 @@ from scheduler_bridge.engine import teams
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.budgets import usable_teams
 from scheduler_bridge.engine.expiry import announce, expire
+from scheduler_bridge.engine.fleet_view import node_statuses
 from scheduler_bridge.engine.forks import fork
+from scheduler_bridge.engine.giving_up import (
+    declare_dead,
+    force_stop,
+    losses_of_node,
+    losses_of_session,
+    revive,
+)
+from scheduler_bridge.engine.queue_view import queue_view
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, ManualClock, Settings, SystemClock
+from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
 from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.workload import (
     Event,
@@ -37,6 +48,7 @@ from scheduler_bridge.model.workload import (
     Workload,
     WorkloadSpec,
 )
+from scheduler_bridge.policy.visibility import Viewer
 from scheduler_bridge.store.opening import open_memory
 
 _ACTOR = "in-process"
@@ -163,6 +175,44 @@ class InProcessScheduler:
 
     async def fleet(self) -> FleetView:
         return self.engine.fleet()
+
+    async def queue(self) -> QueueView:
+        return queue_view(self.engine, Viewer("", sees_all=True))
+
+    async def nodes(self) -> builtins.tuple[NodeStatus, ...]:
+        return node_statuses(self.engine)
+
+    async def losses_of_node(self, name: str) -> Losses:
+        return losses_of_node(self.engine, name)
+
+    async def declare_dead(
+        self,
+        name: str,
+        *,
+        reason: str,
+        actor: str,
+        at_once: bool = False,
+        given_up: builtins.tuple[str, ...] | None = None,
+    ) -> NodeRecord:
+        return declare_dead(
+            self.engine, name, reason=reason, actor=actor, at_once=at_once, given_up=given_up
+        )
+
+    async def revive(self, name: str, *, reason: str, actor: str) -> NodeRecord:
+        return revive(self.engine, name, reason=reason, actor=actor)
+
+    async def losses_of_session(self, workload_id: str) -> Losses:
+        return losses_of_session(self.engine, workload_id)
+
+    async def force_stop(
+        self,
+        workload_id: str,
+        *,
+        reason: str,
+        actor: str,
+        given_up: builtins.tuple[str, ...] | None = None,
+    ) -> Workload:
+        return force_stop(self.engine, workload_id, reason=reason, actor=actor, given_up=given_up)
 
     async def why(self, workload_id: str) -> Explanation:
         return self.engine.why(workload_id)

@@ -10,6 +10,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.presence import standing_of
+from scheduler_bridge.model.nodes import NodeStanding
 from scheduler_bridge.model.workload import Event
 
 _WAIT_BUCKETS = (0.1, 1, 5, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
@@ -73,6 +75,7 @@ class _Gauges(Collector):
     def collect(self) -> Iterable[Metric]:
         yield self._workloads()
         yield self._gpus()
+        yield self._nodes()
         pauses = GaugeMetricFamily(
             "hubernate_pause_until_seconds", "End of each active pause.", labels=("scope",)
         )
@@ -87,6 +90,21 @@ class _Gauges(Collector):
         tally = Tally((w.spec.kind.value, w.phase.value) for w in self._books.workloads.values())
         for labels, count in sorted(tally.items()):
             family.add_metric(labels, count)
+        return family
+
+    def _nodes(self) -> Metric:
+        family = GaugeMetricFamily(
+            "hubernate_nodes",
+            "Machines of the fleet: ready, unready, silent (no new work, leases kept) or dead.",
+            labels=("state",),
+        )
+        tally = Tally(
+            standing_of(node, self._books.node_record(node.name)).value
+            for node in self._books.inventory
+        )
+        for state in NodeStanding:
+            if state is not NodeStanding.UNKNOWN:
+                family.add_metric((state.value,), tally[state.value])
         return family
 
     def _gpus(self) -> Metric:

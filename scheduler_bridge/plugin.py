@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import Protocol
 
+from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
 from scheduler_bridge.model.phases import Desired, Kind, Phase
+from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.workload import (
     Event,
@@ -142,6 +144,53 @@ class SchedulerPlugin(Protocol):
 
     async def fleet(self) -> FleetView:
         """Nodes, GPUs and who holds them."""
+        ...
+
+    async def queue(self) -> QueueView:
+        """What waits, next first; of others' work what `queue_visibility` allows."""
+        ...
+
+    async def nodes(self) -> tuple[NodeStatus, ...]:
+        """Machines: whether they answer, who holds what on them, until when leases are kept."""
+        ...
+
+    async def losses_of_node(self, name: str) -> Losses:
+        """What is given up if the machine is declared dead now. Raises `NotFound`."""
+        ...
+
+    async def declare_dead(
+        self,
+        name: str,
+        *,
+        reason: str,
+        actor: str,
+        at_once: bool = False,
+        given_up: tuple[str, ...] | None = None,
+    ) -> NodeRecord:
+        """Release every lease on a machine, queue its jobs again, offer its sessions from their last
+        snapshots; no new work until `revive`. Refused (`Conflict`) while something on it may still
+        run, unless `at_once`, with every workload in `given_up`. Idempotent."""
+        ...
+
+    async def revive(self, name: str, *, reason: str, actor: str) -> NodeRecord:
+        """A machine that was declared dead may get work again. Raises `Conflict` while something that
+        was given up with it still runs there. Idempotent."""
+        ...
+
+    async def losses_of_session(self, workload_id: str) -> Losses:
+        """What is given up if the session is stopped by force now."""
+        ...
+
+    async def force_stop(
+        self,
+        workload_id: str,
+        *,
+        reason: str,
+        actor: str,
+        given_up: tuple[str, ...] | None = None,
+    ) -> Workload:
+        """Give a session up whose supervisor does not answer (`Conflict` if it does): it falls back
+        to its last snapshot, and its GPUs wait for proof that it is gone, or has halted itself."""
         ...
 
     async def why(self, workload_id: str) -> Explanation:

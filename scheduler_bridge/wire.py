@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
 from scheduler_bridge.model.phases import Desired, Phase
+from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.workload import (
     Event,
@@ -111,6 +113,25 @@ class UndoTeamsBody:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUpBody:
+    """Body of `POST /nodes/{name}/declare-dead` and `POST /workloads/{id}/force-stop`. `given_up` names
+    every workload that is lost by it; needed with `at_once`, and checked whenever it is there."""
+
+    reason: str
+    actor: str = ""
+    at_once: bool = False
+    given_up: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviveBody:
+    """Body of `POST /nodes/{name}/revive`."""
+
+    reason: str = ""
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Body of every answer that is an error."""
 
@@ -146,3 +167,9 @@ CHANGE_TEAMS: Final = TypeAdapter(ChangeTeamsBody)
 UNDO_TEAMS: Final = TypeAdapter(UndoTeamsBody)
 CHANGE_SET: Final = TypeAdapter(ChangeSet)
 CHANGE_SETS: Final = TypeAdapter(tuple[ChangeSet, ...])
+GIVE_UP: Final = TypeAdapter(GiveUpBody)
+REVIVE: Final = TypeAdapter(ReviveBody)
+LOSSES: Final = TypeAdapter(Losses)
+NODES: Final = TypeAdapter(tuple[NodeStatus, ...])
+NODE_RECORD: Final = TypeAdapter(NodeRecord)
+QUEUE: Final = TypeAdapter(QueueView)

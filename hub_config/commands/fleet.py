@@ -1,4 +1,4 @@
-"""`queue`, `why`, `nodes`."""
+"""`queue`, `why`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from hub_config.commands.connection import ask
-from hub_config.commands.names import display_name, resolve
-from hub_config.commands.output import ago, gpus_asked, print_json, print_table
-from scheduler_bridge.model.phases import Phase
-from scheduler_bridge.model.workload import Explanation, FleetView, Gpu, Node, Workload
+from hub_config.commands.names import resolve
+from hub_config.commands.output import ago, print_json, print_table
+from scheduler_bridge.model.queue import QueueRow
+from scheduler_bridge.model.workload import Explanation
 from scheduler_bridge.plugin import SchedulerPlugin
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -21,41 +21,41 @@ def register(parent: typer.Typer) -> None:
     """Add the commands."""
     parent.command()(queue)
     parent.command()(why)
-    parent.command()(nodes)
 
 
 def queue(as_json: AsJson = False) -> None:
-    """List what waits for GPUs, next first, and why it waits."""
-    found = ask(lambda scheduler, _: scheduler.list())
-    waiting = sorted((w for w in found if w.phase is Phase.QUEUED), key=_turn)
+    """List what waits for GPUs, next first: your own work with the reason, of others' what the
+    administrator lets you see."""
+    view = ask(lambda scheduler, _: scheduler.queue())
     if as_json:
-        print_json(waiting)
+        print_json(view)
         return
     now = time.time()
     print_table(
         ("#", "WHAT", "NAME", "USER", "TEAM", "GPUS", "PRIORITY", "WAITS", "ID", ""),
-        (_row(workload, now) for workload in waiting),
+        (_row(row, now) for row in view.rows),
         empty="Nothing waits.",
     )
 
 
-def _turn(workload: Workload) -> tuple[bool, int, float]:
-    return (workload.position is None, workload.position or 0, workload.created_at)
-
-
-def _row(workload: Workload, now: float) -> tuple[str, ...]:
-    spec = workload.spec
+def _row(row: QueueRow, now: float) -> tuple[str, ...]:
+    turn = "" if row.position is None else str(row.position)
+    work = row.work
+    if work is None:
+        if row.count > 1 and row.position is not None:
+            turn = f"{turn}-{row.position + row.count - 1}"
+        return (turn, f"{row.count} of others", "", "", "", str(row.gpus), "", "", "", "")
     return (
-        "" if workload.position is None else str(workload.position),
-        str(spec.kind),
-        display_name(workload),
-        spec.user,
-        spec.team,
-        gpus_asked(workload),
-        spec.priority.name.lower(),
-        ago(workload.phase_since, now),
-        workload.id,
-        workload.wait_reason,
+        turn,
+        str(work.kind),
+        work.name,
+        work.user,
+        work.team,
+        f"{work.gpus}" if work.nodes == 1 else f"{work.gpus} x {work.nodes}",
+        work.priority,
+        ago(work.since, now),
+        work.workload_id,
+        work.reason,
     )
 
 
@@ -78,38 +78,3 @@ def why(
 async def _explain(scheduler: SchedulerPlugin, name: str) -> Explanation:
     workload = resolve(name, await scheduler.list(live=False))
     return await scheduler.why(workload.id)
-
-
-def nodes(as_json: AsJson = False) -> None:
-    """List machines and GPUs, and who holds them."""
-    fleet, workloads = ask(lambda scheduler, _: _fleet(scheduler))
-    if as_json:
-        print_json(fleet)
-        return
-    names = {str(w.id): f"{w.spec.kind} {display_name(w)} of {w.spec.user}" for w in workloads}
-    rows = [row for node in fleet.nodes for row in _node_rows(node, fleet, names)]
-    print_table(("NODE", "GPU", "MODEL", "DEVICE", "HELD BY"), rows, empty="No nodes.")
-
-
-async def _fleet(scheduler: SchedulerPlugin) -> tuple[FleetView, tuple[Workload, ...]]:
-    return await scheduler.fleet(), await scheduler.list()
-
-
-def _node_rows(node: Node, fleet: FleetView, names: dict[str, str]) -> list[tuple[str, ...]]:
-    state = node.name if node.ready else f"{node.name} (not ready)"
-    if not node.gpus:
-        return [(state, "", "no GPUs", "", "")]
-    return [
-        (state, str(gpu.index), _model(gpu), gpu.device, _holder(gpu, fleet, names))
-        for gpu in node.gpus
-    ]
-
-
-def _model(gpu: Gpu) -> str:
-    unsaid = gpu.virtual and "virtual" not in gpu.model.lower()
-    return f"{gpu.model} (virtual)" if unsaid else gpu.model
-
-
-def _holder(gpu: Gpu, fleet: FleetView, names: dict[str, str]) -> str:
-    holder = fleet.holders.get(gpu.uuid)
-    return "free" if not holder else names.get(holder, "somebody else")

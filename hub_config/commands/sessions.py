@@ -10,6 +10,7 @@ import typer
 from hub_config.commands.check import check
 from hub_config.commands.connection import Access, ask
 from hub_config.commands.errors import CommandError
+from hub_config.commands.force_stop import force_stop
 from hub_config.commands.forks import ask_hub_to_fork
 from hub_config.commands.names import display_name, resolve
 from hub_config.commands.output import (
@@ -49,6 +50,7 @@ app = typer.Typer(help="Interactive sessions.", no_args_is_help=True)
 def register(parent: typer.Typer) -> None:
     """Add the commands."""
     app.command("check")(check)
+    app.command("force-stop")(force_stop)
     parent.add_typer(app, name="sessions")
     parent.command()(suspend)
     parent.command()(resume)

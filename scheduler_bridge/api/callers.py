@@ -24,6 +24,7 @@ class Right(StrEnum):
     JOBS = "jobs"
     EXPIRE = "expire"
     BUDGETS = "budgets"
+    GIVE_UP = "give_up"
 
 
 SERVICE_RIGHTS: Final[Mapping[str, frozenset[Right]]] = {

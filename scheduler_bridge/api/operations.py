@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from scheduler_bridge.api.callers import Caller, Right
+from scheduler_bridge.api.sights import Sights
 from scheduler_bridge.engine.budgets import usable_teams
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import Conflict, NotAllowed, NotFound, Refused
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.teams import DEFAULT_TEAM
-from scheduler_bridge.model.workload import FleetView, Grant, Workload, WorkloadSpec
-
-SOMEBODY: Final = "other"
-"""Stands for the holder of a GPU in what a user is shown of others' work."""
+from scheduler_bridge.model.workload import Grant, Workload, WorkloadSpec
 
 MAX_LIVE_PER_USER: Final = 500
 
@@ -30,6 +27,7 @@ class Operations:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
+        self.sights = Sights(scheduler)
 
     def visible(self, caller: Caller, workload_id: str) -> Workload:
         """The workload, if the caller may see it. Others' do not exist for a user."""
@@ -115,14 +113,3 @@ class Operations:
         if not caller.sees_all:
             user, groups = caller.user, caller.groups
         return usable_teams(self.scheduler.books, self.scheduler.settings, user, groups)
-
-    def fleet(self, caller: Caller) -> FleetView:
-        """Everybody sees what is free; whose work holds the rest only those who see all."""
-        view = self.scheduler.fleet()
-        if caller.sees_all:
-            return view
-        own = {w.id for w in self.scheduler.list(user=caller.user)}
-        return replace(
-            view,
-            holders={gpu: who if who in own else SOMEBODY for gpu, who in view.holders.items()},
-        )

@@ -156,12 +156,14 @@ def story_routes(operations: Operations) -> APIRouter:
     @router.get("/workloads/{workload_id}/history", response_model=list[Event])
     async def history(who: Who, workload_id: str) -> Response:
         operations.visible(who, workload_id)
-        return as_json(wire.EVENTS, scheduler.history(workload_id))
+        shown = (operations.sights.event(who, e) for e in scheduler.history(workload_id))
+        return as_json(wire.EVENTS, tuple(e for e in shown if e is not None))
 
     @router.get("/workloads/{workload_id}/why", response_model=Explanation)
     async def why(who: Who, workload_id: str) -> Response:
         operations.visible(who, workload_id)
-        return as_json(wire.EXPLANATION, scheduler.why(workload_id))
+        found = scheduler.why(workload_id)
+        return as_json(wire.EXPLANATION, operations.sights.explanation(who, found))
 
     @router.get("/workloads/{workload_id}/output", response_model=Output)
     async def output(
@@ -218,7 +220,7 @@ def fleet_routes(operations: Operations) -> APIRouter:
 
     @router.get("/fleet", response_model=FleetView)
     async def fleet(who: Who) -> Response:
-        return as_json(wire.FLEET, operations.fleet(who))
+        return as_json(wire.FLEET, operations.sights.fleet(who))
 
     @router.put("/pauses/{scope}", response_model=Pause)
     async def pause(who: Who, scope: str, body: wire.PauseBody) -> Response:

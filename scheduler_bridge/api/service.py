@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from scheduler_bridge.api import problems
 from scheduler_bridge.api.auth import Authenticator
 from scheduler_bridge.api.middleware import BodyLimit, HubPrefix
+from scheduler_bridge.api.node_routes import node_routes
 from scheduler_bridge.api.operations import Operations
 from scheduler_bridge.api.patience import HungUp
 from scheduler_bridge.api.rates import Rate, Rates
@@ -55,6 +56,7 @@ def create_service(
         lease_routes(operations),
         fleet_routes(operations),
         team_routes(operations),
+        node_routes(operations),
         stream_routes(operations),
     ):
         app.include_router(router, prefix=PREFIX)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
 from scheduler_bridge import wire
-from scheduler_bridge.api.callers import Caller
 from scheduler_bridge.api.operations import Operations
 from scheduler_bridge.api.routes import Who
 from scheduler_bridge.errors import Refused
@@ -22,7 +21,8 @@ KEEPALIVE_SECONDS: Final = 15.0
 def stream_routes(
     operations: Operations, *, keepalive_seconds: float = KEEPALIVE_SECONDS
 ) -> APIRouter:
-    """`GET /events`: all events after an id, then new ones. Users get those of their own work."""
+    """`GET /events`: all events after an id, then new ones. Users get those of their own work, and of
+    others' what the rule of the house allows."""
     router = APIRouter(tags=["events"])
 
     @router.get("/events", response_class=StreamingResponse)
@@ -37,7 +37,7 @@ def stream_routes(
             after = int(last_event_id)
         source = operations.scheduler.events(after=after)
         return StreamingResponse(
-            frames(source, who, keepalive_seconds),
+            frames(source, lambda event: operations.sights.event(who, event), keepalive_seconds),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -46,9 +46,12 @@ def stream_routes(
 
 
 async def frames(
-    source: AsyncIterator[Event], who: Caller, keepalive_seconds: float
+    source: AsyncIterator[Event],
+    shown: Callable[[Event], Event | None],
+    keepalive_seconds: float,
 ) -> AsyncIterator[bytes]:
-    """Frames of the stream. A comment first, so that proxies pass the head on at once."""
+    """Frames of the stream, of each event what is shown of it. A comment first, so that proxies pass
+    the head on at once."""
     yield b": events\n\n"
     upcoming = asyncio.ensure_future(anext(source, None))
     try:
@@ -61,8 +64,8 @@ async def frames(
             if event is None:
                 return
             upcoming = asyncio.ensure_future(anext(source, None))
-            if who.sees_all or who.owns(event.user):
-                yield b"id: %d\ndata: %s\n\n" % (event.id, wire.EVENT.dump_json(event))
+            if (seen := shown(event)) is not None:
+                yield b"id: %d\ndata: %s\n\n" % (seen.id, wire.EVENT.dump_json(seen))
     finally:
         upcoming.cancel()
         await asyncio.gather(upcoming, return_exceptions=True)

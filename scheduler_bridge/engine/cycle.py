@@ -25,6 +25,7 @@ from scheduler_bridge.policy.values import (
     Wait,
     WaitReason,
 )
+from scheduler_bridge.policy.visibility import Viewer, Visibility, may_know
 from scheduler_bridge.policy.wording import preemption_sentence, wait_remedy, wait_sentence
 
 _ACTOR = "scheduler"
@@ -55,7 +56,7 @@ def run_cycle(board: Board) -> Plan:
         seen = {"inputs": board.inputs(rules, now), "planned_at": now}
     for placement in decided.placements:
         _place(books, board, placement, seen)
-    _preempt(books, decided, seen)
+    _preempt(books, decided, seen, board.settings.queue_visibility)
     books.annotate(
         {wait.id: (wait, wait_sentence(wait.reason, wait.evidence)) for wait in decided.waits}
     )
@@ -140,14 +141,14 @@ def _place(books: Books, board: Board, placement: Placement, seen: Mapping[str, 
         )
 
 
-def _preempt(books: Books, decided: Plan, seen: Mapping[str, object]) -> None:
+def _preempt(books: Books, decided: Plan, seen: Mapping[str, object], rule: Visibility) -> None:
     if not decided.preemptions and dict(decided.earmarks) == dict(books.earmarks):
         return
     with books.draft() as draft:
         draft.set_earmarks(decided.earmarks)
         for preemption in decided.preemptions:
             victim = draft.workload(preemption.victim)
-            name = books.workloads[preemption.preemptor].spec.name
+            name = _named_to(victim, books.workloads[preemption.preemptor], rule)
             sentence = preemption_sentence(preemption.reason, name)
             asked = (*recent(victim.preempted_at, draft.now), draft.now)
             victim = draft.put(replace(victim, preempted_at=asked))
@@ -159,6 +160,14 @@ def _preempt(books: Books, decided: Plan, seen: Mapping[str, object]) -> None:
                 actor=_ACTOR,
                 evidence={**_preemption_evidence(victim, preemption), **seen},
             )
+
+
+def _named_to(victim: Workload, preemptor: Workload, rule: Visibility) -> str:
+    """What the victim's owner may be told of who needs the place; empty: nothing."""
+    owner, spec = victim.spec, preemptor.spec
+    viewer = Viewer(owner.user, frozenset({owner.team}))
+    known = may_know(viewer, rule, user=spec.user, team=spec.team)
+    return spec.name if known else ""
 
 
 def _preemption_evidence(victim: Workload, preemption: Preemption) -> dict[str, object]:

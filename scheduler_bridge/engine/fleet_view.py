@@ -7,6 +7,7 @@ from scheduler_bridge.engine.presence import fenced_at
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import NotFound
 from scheduler_bridge.model.nodes import NodeHolder, NodeStanding, NodeStatus
+from scheduler_bridge.model.queue import called
 from scheduler_bridge.model.workload import Node
 from scheduler_bridge.store.base import LeaseRecord
 
@@ -62,7 +63,7 @@ def _holder(scheduler: Scheduler, record: LeaseRecord, node: str) -> NodeHolder:
         workload_id=str(workload.id),
         gpus=count,
         kind=workload.spec.kind,
-        name=workload.spec.name,
+        name=called(workload.spec),
         user=workload.spec.user,
         team=workload.spec.team,
         phase=workload.phase,

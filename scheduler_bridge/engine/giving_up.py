@@ -20,6 +20,7 @@ from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import Conflict, NotFound, Refused
 from scheduler_bridge.model.nodes import Death, GivenUp, Losses, NodeRecord, NodeStanding
 from scheduler_bridge.model.phases import Kind, Phase
+from scheduler_bridge.model.queue import called
 from scheduler_bridge.model.workload import Workload
 from scheduler_bridge.store.base import LeaseRecord
 
@@ -193,7 +194,7 @@ def _item(scheduler: Scheduler, record: LeaseRecord, node: str) -> GivenUp:
     return GivenUp(
         workload_id=str(workload.id),
         kind=workload.spec.kind,
-        name=workload.spec.server if workload.spec.kind is Kind.SESSION else workload.spec.name,
+        name=called(workload.spec),
         user=workload.spec.user,
         phase=workload.phase,
         becomes=_becomes(workload, record) if is_current else workload.phase,

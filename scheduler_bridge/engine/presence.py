@@ -81,12 +81,7 @@ class Presence:
 
     def standing(self, node: Node) -> NodeStanding:
         """What may be expected of a machine of the fleet, as it was last looked at."""
-        record = self._books.node_record(node.name)
-        if record.death is not None:
-            return NodeStanding.DEAD
-        if record.silent_since is not None:
-            return NodeStanding.SILENT
-        return NodeStanding.READY if node.ready else NodeStanding.UNREADY
+        return standing_of(node, self._books.node_record(node.name))
 
     def look(self) -> None:
         """Notice who fell silent and who is back. Call before planning; while all answer, that is
@@ -146,6 +141,15 @@ class Presence:
                 actor=_ACTOR,
                 evidence={"node": record.name, "heard_at": heard},
             )
+
+
+def standing_of(node: Node, record: NodeRecord) -> NodeStanding:
+    """What may be expected of a machine of which this is stored."""
+    if record.death is not None:
+        return NodeStanding.DEAD
+    if record.silent_since is not None:
+        return NodeStanding.SILENT
+    return NodeStanding.READY if node.ready else NodeStanding.UNREADY
 
 
 def fenced_at(record: LeaseRecord, settings: Settings) -> float:

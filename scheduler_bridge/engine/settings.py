@@ -8,6 +8,7 @@ from typing import Protocol
 
 from scheduler_bridge.policy.usage_window import UsageWindow
 from scheduler_bridge.policy.values import Rules
+from scheduler_bridge.policy.visibility import Visibility
 
 
 class Clock(Protocol):
@@ -43,7 +44,8 @@ class ManualClock:
 class Settings:
     """Times are seconds. `lease_margin` is added to `lease_seconds` before a silent holder counts
     as lost: it must be longer than clocks differ and a frozen holder needs to stop itself. A machine
-    that has not answered for `silent_seconds` gets no new work."""
+    that has not answered for `silent_seconds` gets no new work. `queue_visibility` is what users are
+    shown of others' work."""
 
     lease_seconds: float = 600.0
     lease_margin: float = 60.0
@@ -55,3 +57,4 @@ class Settings:
     max_wait: float = 60.0
     rules: Rules = field(default_factory=Rules)
     usage_window: UsageWindow = field(default_factory=UsageWindow)
+    queue_visibility: Visibility = Visibility.COUNTS

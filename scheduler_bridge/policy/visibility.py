@@ -37,6 +37,8 @@ def may_know(viewer: Viewer, visibility: Visibility, *, user: str, team: str) ->
     """Whether the viewer may know whose this is and what it is called."""
     if viewer.sees_all or (viewer.user and viewer.user == user):
         return True
+    if not viewer.user:
+        return False
     if visibility is Visibility.NAMES:
         return True
     return visibility is Visibility.TEAM and team in viewer.teams

@@ -149,13 +149,15 @@ def wait_remedy(reason: WaitReason) -> str:
 
 
 def preemption_sentence(reason: PreemptionReason, preemptor: str) -> str:
-    """Why a workload is asked to yield, told to its owner."""
+    """Why a workload is asked to yield, told to its owner. `preemptor` is empty where its owner may
+    not know for whom."""
+    who = preemptor or "other work"
+    first, team = preemptor or "Other work", f"{preemptor}'s" if preemptor else "another"
     return {
-        PreemptionReason.IDLE: f"It is idle and {preemptor} waits for GPUs.",
-        PreemptionReason.UNALLOCATED: f"It runs on what others left, and {preemptor} needs GPUs.",
-        PreemptionReason.GUARANTEE: f"Its GPUs are guaranteed to {preemptor}'s team, which needs "
-        "them back.",
-        PreemptionReason.TURN_ENDED: f"Its protected time is over, and it is {preemptor}'s turn.",
-        PreemptionReason.OUTRANKED: f"{preemptor}, of higher priority in its team, needs GPUs.",
-        PreemptionReason.RETURNING_SESSION: f"{preemptor}, a session of its team, comes back.",
+        PreemptionReason.IDLE: f"It is idle and {who} waits for GPUs.",
+        PreemptionReason.UNALLOCATED: f"It runs on what others left, and {who} needs GPUs.",
+        PreemptionReason.GUARANTEE: f"Its GPUs are guaranteed to {team} team, which needs them back.",
+        PreemptionReason.TURN_ENDED: f"Its protected time is over, and it is {who}'s turn.",
+        PreemptionReason.OUTRANKED: f"{first}, of higher priority in its team, needs GPUs.",
+        PreemptionReason.RETURNING_SESSION: f"{first}, a session of its team, comes back.",
     }[reason]

@@ -288,7 +288,7 @@ def test_jobs_queue_why_and_cancel(cli: Cli) -> None:
     assert "first" in shown
     assert "second" in shown
     queue = cli.json("queue")
-    assert [w["id"] for w in queue] == [waiting.id]
+    assert [row["work"]["workload_id"] for row in queue["rows"]] == [waiting.id]
     line = cli.ok("queue").splitlines()[1]
     assert line.startswith("1")
     assert waiting.wait_reason in line

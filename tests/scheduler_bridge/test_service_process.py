@@ -21,7 +21,8 @@ import pytest
 
 from scheduler_bridge.client import SchedulerClient
 from scheduler_bridge.clusters.processes import is_alive, kill, started
-from scheduler_bridge.errors import Refused, SchedulerError, Unavailable
+from scheduler_bridge.errors import Conflict, Refused, SchedulerError, Unavailable
+from scheduler_bridge.model.nodes import NodeStanding
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Priority, Report, Workload
 from tests.builders.scheduler import TOKENS, job, session
@@ -386,6 +387,8 @@ def test_a_newer_state_is_refused_and_stays_as_it_is(service: Service) -> None:
         ({"lease_seconds": 1}, "lease_seconds"),
         ({"team_gpu_limits": {"red": "many"}}, "team_gpu_limits"),
         ({"prefix": "no-slash"}, "prefix"),
+        ({"queue_visibility": "everything"}, "queue_visibility"),
+        ({"node_silent_seconds": 1}, "node_silent_seconds"),
         ({"virtual_gpu": 2}, "Did you mean virtual_gpus"),
         ({"database_url": "sqlite:////no/such/folder/x"}, "No such file.*/no/such"),
         ({"service_tokens_file": "/no/such/file"}, "service tokens"),
@@ -418,3 +421,74 @@ def test_a_configuration_that_is_cut_off_is_not_half_used(service: Service) -> N
     path = service.folder / "config.json"
     path.write_text(path.read_text()[:-2])
     assert f"The configuration {path} cannot be read" in complaint(service)
+
+
+async def test_a_dead_machine_stays_dead_through_kill_9_and_its_holder_is_told_to_stop(
+    service: Service,
+) -> None:
+    service.configure(node_name="here")
+    await service.start()
+    client = service.client
+    workload = await client.submit(session("alice", gpus=2), key="s")
+    await service.phase(workload, Phase.STARTING)
+    grant = await client.take(workload.id)
+    await client.move(grant.lease.id, grant.credential, Phase.RUNNING, cause="up")
+    with pytest.raises(Conflict, match="here may still run 1 of its workloads"):
+        await client.declare_dead("here", reason="fire", actor="root")
+    await client.declare_dead(
+        "here", reason="fire", actor="root", at_once=True, given_up=(workload.id,)
+    )
+    assert (await client.get(workload.id)).phase is Phase.STOPPED
+    waiting = await client.submit(job(gpus=1), key="j")
+    service.end(signal.SIGKILL)
+
+    await service.start()
+    (node,) = await client.nodes()
+    assert (node.state, node.holders) == (NodeStanding.DEAD, ())
+    assert node.death is not None and (node.death.reason, node.death.actor) == ("fire", "root")
+    report = Report(grant.lease.epoch, Phase.RUNNING)
+    answer = await client.heartbeat(grant.lease.id, grant.credential, report)
+    assert answer.revoked and "stop yourself" in answer.reason and "fire" in answer.reason
+    with pytest.raises(Conflict, match="here still runs"):
+        await client.revive("here", reason="", actor="root")
+    assert (await service.phase(waiting, Phase.QUEUED)).lease is None
+    async with httpx.AsyncClient() as raw:
+        metrics = (await raw.get(f"{service.url}/metrics")).text
+    assert 'hubernate_nodes{state="dead"} 1.0' in metrics
+    assert 'hubernate_nodes{state="ready"} 0.0' in metrics
+
+
+async def test_a_session_that_hangs_is_given_up_and_its_processes_are_ended(
+    service: Service,
+) -> None:
+    service.configure(node_silent_seconds=5.0)
+    await service.start()
+    client = service.client
+    workload = await client.submit(session(), key="s")
+    await service.phase(workload, Phase.STARTING)
+    grant = await client.take(workload.id)
+    process = sleeper()
+    try:
+        name = {"pid": process.pid, "started": started(process.pid)}
+        report = Report(1, Phase.STARTING, handle={"supervisor": name, "sandbox": name})
+        await client.heartbeat(grant.lease.id, grant.credential, report)
+        await client.move(grant.lease.id, grant.credential, Phase.RUNNING, cause="up")
+        with pytest.raises(Conflict, match="answered"):
+            await client.force_stop(workload.id, reason="hangs", actor="root")
+
+        async def is_silent() -> bool:
+            return not (await client.losses_of_session(workload.id)).obstacle
+
+        await until(is_silent)
+        stopped = await client.force_stop(workload.id, reason="hangs", actor="root")
+        assert stopped.phase is Phase.STOPPED
+        assert await asyncio.to_thread(process.wait, 60) == -signal.SIGKILL
+
+        async def is_free() -> bool:
+            return (await client.fleet()).holders == {}
+
+        await until(is_free)
+        assert not (await client.nodes())[0].death
+    finally:
+        process.kill()
+        process.wait()
