@@ -45,7 +45,8 @@ STORED_AFTER_EVENTS: Final = 5000
 """At most so many events are read again at a restart, unless the store does not answer."""
 
 BALANCES_EVERY_SECONDS: Final = 10.0
-_EVER: Final = 2**31
+_EVER: Final = 2**31 - 1
+"""The last hour that a column of PostgreSQL holds."""
 
 
 class Ledger:
