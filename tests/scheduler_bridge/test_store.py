@@ -99,6 +99,26 @@ def test_a_live_key_exists_once_and_is_free_at_the_end(store: Store) -> None:
     assert [w.id for w in store.workloads(kind=None, user=None, limit=9)] == ["s-1", "s-2"]
 
 
+def test_a_key_changes_hands_within_one_batch(store: Store) -> None:
+    store.write(Batch((workload(), workload("s-3", "other"))))
+    moved = replace(workload("s-3", "other"), version=2)
+    store.write(Batch((workload("s-2"), moved, workload(phase=Phase.STOPPED))))
+    assert [w.id for w in store.load().workloads] == ["s-3", "s-2"]
+    stored = store.workload("s-3")
+    assert stored is not None and stored.version == 2
+
+
+def test_many_records_of_one_batch_keep_their_order(store: Store) -> None:
+    """More than a database takes in one statement."""
+    names = [f"s-{number}" for number in range(1500)]
+    events = tuple(replace(event(), workload_id=name) for name in names)
+    written = store.write(Batch(tuple(workload(name, name) for name in names), events=events))
+    assert [e.workload_id for e in written] == names
+    assert [e.id for e in written] == sorted({e.id for e in written})
+    assert store.events(after=written[0].id - 1, limit=9999) == written
+    assert [w.id for w in store.load().workloads] == names
+
+
 def test_a_gpu_is_never_leased_twice(store: Store) -> None:
     store.write(Batch(leases=(lease(),)))
     with pytest.raises(StoreError):
