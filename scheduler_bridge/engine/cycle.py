@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from scheduler_bridge.engine.board import Board
-from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.books import Books, Draft
 from scheduler_bridge.engine.budgets import rules_now
 from scheduler_bridge.engine.moves import want
 from scheduler_bridge.engine.timers import recent
@@ -32,6 +32,8 @@ _ACTOR = "scheduler"
 _MAKING_ROOM = "Others would be asked to make room for it."
 EXPLAINED_AT_ONCE: Final = 1000
 """Up to so many waiting workloads, each is told its place and reason after every pass."""
+PLACED_AT_ONCE: Final = 200
+"""Placements of a pass that are written together: a write waits for the disk, and blocks the loop."""
 
 
 def run_cycle(board: Board) -> Plan:
@@ -51,11 +53,14 @@ def run_cycle(board: Board) -> Plan:
         explain=explain,
     )
     board.columns.stuck |= decided.stuck
+    board.columns.reservations = decided.reservations
     seen: dict[str, object] = {}
     if decided.placements or decided.preemptions:
         seen = {"inputs": board.inputs(rules, now), "planned_at": now}
-    for placement in decided.placements:
-        _place(books, board, placement, seen)
+    for first in range(0, len(decided.placements), PLACED_AT_ONCE):
+        with books.draft() as draft:
+            for placement in decided.placements[first : first + PLACED_AT_ONCE]:
+                _place(draft, board, placement, seen)
     _preempt(books, decided, seen, board.settings.queue_visibility)
     books.annotate(
         {wait.id: (wait, wait_sentence(wait.reason, wait.evidence)) for wait in decided.waits}
@@ -107,38 +112,37 @@ def forecast(board: Board, workload: Workload) -> Forecast:
     )
 
 
-def _place(books: Books, board: Board, placement: Placement, seen: Mapping[str, object]) -> None:
+def _place(draft: Draft, board: Board, placement: Placement, seen: Mapping[str, object]) -> None:
     """Grant the lease. A gang over several machines becomes one lease on the first of them: the
     local cluster has one machine, and admission refuses larger gangs there."""
-    with books.draft() as draft:
-        workload = draft.workload(placement.id)
-        waited = draft.now - workload.phase_since
-        resumes = workload.spec.kind is Kind.SESSION and workload.snapshot is not None
-        workload = draft.grant(
-            workload,
-            placement.assignments[0].node,
-            tuple(board.gpus[uuid] for uuid in placement.gpus),
-            hold=board.settings.hold_seconds,
-            lease=board.settings.lease_seconds,
-        )
-        draft.move(
-            workload,
-            Phase.RESUMING if resumes else Phase.STARTING,
-            cause="placed",
-            actor=_ACTOR,
-            evidence={
-                "gpus": list(placement.gpus),
-                "epoch": workload.epoch,
-                "waited_seconds": round(waited, 3),
-                "team": workload.spec.team,
-                "protected": workload.spec.min_runtime_seconds > 0,
-                **seen,
-            },
-            # what was seen before is no reason to take the new place away again
-            idleness=Idleness(),
-            signals={},
-            signals_at=None,
-        )
+    workload = draft.workload(placement.id)
+    waited = draft.now - workload.phase_since
+    resumes = workload.spec.kind is Kind.SESSION and workload.snapshot is not None
+    workload = draft.grant(
+        workload,
+        placement.assignments[0].node,
+        tuple(board.gpus[uuid] for uuid in placement.gpus),
+        hold=board.settings.hold_seconds,
+        lease=board.settings.lease_seconds,
+    )
+    draft.move(
+        workload,
+        Phase.RESUMING if resumes else Phase.STARTING,
+        cause="placed",
+        actor=_ACTOR,
+        evidence={
+            "gpus": list(placement.gpus),
+            "epoch": workload.epoch,
+            "waited_seconds": round(waited, 3),
+            "team": workload.spec.team,
+            "protected": workload.spec.min_runtime_seconds > 0,
+            **seen,
+        },
+        # what was seen before is no reason to take the new place away again
+        idleness=Idleness(),
+        signals={},
+        signals_at=None,
+    )
 
 
 def _preempt(books: Books, decided: Plan, seen: Mapping[str, object], rule: Visibility) -> None:
@@ -150,8 +154,15 @@ def _preempt(books: Books, decided: Plan, seen: Mapping[str, object], rule: Visi
             victim = draft.workload(preemption.victim)
             name = _named_to(victim, books.workloads[preemption.preemptor], rule)
             sentence = preemption_sentence(preemption.reason, name)
-            asked = (*recent(victim.preempted_at, draft.now), draft.now)
-            victim = draft.put(replace(victim, preempted_at=asked))
+            before = recent(victim.preempted_at, draft.now)
+            to = victim.yielded_to[-len(before) :] if before else ()
+            victim = draft.put(
+                replace(
+                    victim,
+                    preempted_at=(*before, draft.now),
+                    yielded_to=(*to, preemption.preemptor),
+                )
+            )
             want(draft, victim, Desired.SUSPENDED, _ACTOR, sentence)
             draft.note(
                 "preempted",

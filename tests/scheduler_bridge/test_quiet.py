@@ -12,7 +12,6 @@ from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import ManualClock, Settings
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.workload import Grant, Idleness, Report
-from scheduler_bridge.store.opening import open_memory
 from tests.builders.scheduler import job, one_node, session
 from tests.fakes.counting_store import CountingStore
 
@@ -25,7 +24,7 @@ class Site:
     """A scheduler whose GPUs are all in use and for one of which somebody waits."""
 
     clock: ManualClock = field(default_factory=ManualClock)
-    store: CountingStore = field(default_factory=lambda: CountingStore(open_memory()))
+    store: CountingStore = field(default_factory=CountingStore)
     grants: dict[str, Grant] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,6 +88,19 @@ async def test_what_is_new_about_a_holder_is_written_once(site: Site) -> None:
     await site.beat()
     assert len(site.store.written) == HOLDERS
     assert all("sandbox" in batch.leases[0].handle for batch in site.store.written)
+
+
+def test_what_is_decided_together_is_written_together() -> None:
+    store = CountingStore()
+    scheduler = Scheduler(Books(store, ManualClock(), one_node(HOLDERS)), SETTINGS)
+    scheduler.wake = lambda: None
+    for number in range(HOLDERS + 1):
+        scheduler.submit(job(f"user{number}"), key=str(number), actor="me")
+    store.written.clear()
+    scheduler.tick()
+    assert [len(batch.leases) for batch in store.written] == [HOLDERS]
+    assert len(store.load().leases) == HOLDERS
+    scheduler.close()
 
 
 async def test_nobody_is_lost_for_what_was_not_written(site: Site) -> None:
