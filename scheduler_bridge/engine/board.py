@@ -23,6 +23,10 @@ from scheduler_bridge.policy.values import FleetState, Pending, Rules, Running, 
 _YIELDS: Final = frozenset({Phase.RUNNING})
 
 
+LOOK_AGAIN_SECONDS: Final = 60.0
+"""How often also those are looked at for whom nothing has ended: what would be lost changes with time."""
+
+
 class Board:
     """Columns and named GPUs of one scheduler. `failed_suspends`: when a workload last failed to
     yield; the caller adds to it."""
@@ -34,7 +38,8 @@ class Board:
         self._failed = failed_suspends
         self._nodes: tuple[Node, ...] = ()
         self._rules = Rules()
-        self._next_yield = 0.0
+        self._next_yield = self._look_again = 0.0
+        self._changes = books.follow()
         self._known = Known()
         self._begin()
 
@@ -46,24 +51,25 @@ class Board:
         self._leases: dict[str, str] = {}  # lease -> workload
         self._leases_of: dict[str, set[str]] = {}
         self._timed: set[str] = set()
-        self.books.touched.update(self.books.workloads)
-        self.books.touched_leases.update(self.books.leases)
+        self._changes.workloads.update(self.books.workloads)
+        self._changes.leases.update(self.books.leases)
 
     def refresh(self, rules: Rules, now: float) -> frozenset[Group]:
         """Take over what has changed. Gives the groups of which something might be placed now."""
         books = self.books
         if self._nodes is not books.nodes and self._nodes != books.nodes:
             self._begin()
-        for lease in sorted(books.touched_leases):
+        for lease in sorted(self._changes.leases):
             self._sync_lease(lease)
-        for name in sorted(books.touched | self._timed):
+        for name in sorted(self._changes.workloads | self._timed):
             self._sync(name, now)
-        books.touched.clear()
-        books.touched_leases.clear()
+        self._changes.workloads.clear()
+        self._changes.leases.clear()
         self.devices.marks = books.earmarks
         self.columns.promise(self.devices.promised(books.earmarks))
-        if rules != self._rules or now >= self._next_yield:
+        if rules != self._rules or now >= self._next_yield or now >= self._look_again:
             self.columns.stuck.clear()
+            self._look_again = now + LOOK_AGAIN_SECONDS
         self._rules, self._next_yield = rules, self._soonest_yield(now)
         return frozenset(self.columns.queue.groups.keys() - self.columns.stuck)
 
@@ -94,7 +100,7 @@ class Board:
             self._count(self.devices.hold(name, workload, gpus), -1)
         else:
             return
-        self.books.touched.add(workload)
+        self._changes.workloads.add(workload)
 
     def _count(self, gpus: tuple[str, ...], sign: int) -> None:
         for pool, count in self.devices.takes(gpus):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler_bridge.engine.bells import Bells
@@ -33,6 +33,14 @@ EVENTS_BELL = "events"
 def new_id(prefix: str) -> str:
     """A name that nobody else has; short enough for a folder and a log line."""
     return f"{prefix}-{secrets.token_hex(6)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Ids of what has changed since they were last cleared, by who follows."""
+
+    workloads: set[str]
+    leases: set[str]
 
 
 class Books:
@@ -65,9 +73,13 @@ class Books:
         self.waits: dict[str, Wait] = {}
         self.balances: Callable[[float], Mapping[str, float]] = lambda _now: {}
         """What teams are owed less what they had, in GPU-seconds; the ledger tells."""
-        self.touched: set[str] = set()
-        """Workloads that have changed since the planner last looked, and so the leases."""
-        self.touched_leases: set[str] = set()
+        self._followers: list[Changes] = []
+
+    def follow(self) -> Changes:
+        """What changes from now on, and all there is to begin with."""
+        changes = Changes(set(self.workloads), set(self.leases))
+        self._followers.append(changes)
+        return changes
 
     def get(self, workload_id: str) -> Workload:
         """Any workload, ended ones included. Raises `NotFound`."""
@@ -165,6 +177,7 @@ class Books:
     def apply(self, batch: Batch) -> None:
         """Write the batch, then take it over and tell everybody."""
         events = self._store(batch)
+        self._tell_followers(batch)
         for record in batch.leases:
             if record.released_at is None:
                 self.leases[record.lease.id] = record
@@ -177,8 +190,6 @@ class Books:
             else:
                 self.workloads[workload.id] = workload
                 self.keys[workload.key] = workload.id
-        self.touched.update(str(workload.id) for workload in batch.workloads)
-        self.touched_leases.update(str(record.lease.id) for record in batch.leases)
         if batch.pauses is not None:
             self.pauses = {p.scope: p for p in batch.pauses}
         if batch.earmarks is not None:
@@ -193,6 +204,16 @@ class Books:
             self.bells.ring(EVENTS_BELL)
         for callback in self.changed:
             callback(events)
+
+    def _tell_followers(self, batch: Batch) -> None:
+        names = {str(workload.id) for workload in batch.workloads}
+        before = (self.workloads.get(name) for name in names)
+        # A lease that is left behind changes what it is, though its record does not.
+        leases = {str(old.lease.id) for old in before if old is not None and old.lease is not None}
+        leases.update(str(record.lease.id) for record in batch.leases)
+        for changes in self._followers:
+            changes.workloads.update(names)
+            changes.leases.update(leases)
 
 
 class Draft:

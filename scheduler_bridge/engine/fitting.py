@@ -45,6 +45,7 @@ def pending(workload: Workload) -> Pending:
         models=spec.gpu_models,
         clusters=spec.clusters,
         attempts=len(workload.preempted_at),
+        yielded_to=tuple(sorted(set(workload.yielded_to))),
     )
 
 

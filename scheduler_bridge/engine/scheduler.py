@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from scheduler_bridge.clusters.base import Handle, Life
-from scheduler_bridge.engine import desires, holders, timers
+from scheduler_bridge.engine import desires, holders
 from scheduler_bridge.engine.admission import check
 from scheduler_bridge.engine.board import Board
 from scheduler_bridge.engine.books import EVENTS_BELL, Books
@@ -26,6 +26,7 @@ from scheduler_bridge.engine.moves import Told, move_by_holder
 from scheduler_bridge.engine.presence import Presence
 from scheduler_bridge.engine.renewals import Renewals, renew_all
 from scheduler_bridge.engine.settings import Settings
+from scheduler_bridge.engine.timers import Timers
 from scheduler_bridge.errors import Conflict, Refused
 from scheduler_bridge.model.phases import HOLDS_LEASE, TERMINAL, Desired, Kind, Phase
 from scheduler_bridge.model.workload import (
@@ -67,6 +68,7 @@ class Scheduler:
         self._withdrawn: set[str] = set()
         self._failed_suspends: dict[str, float] = {}
         self.ledger = Ledger(books, self.settings.usage_window)
+        self._timers = Timers(books, self.settings)
         self._board = Board(books, self.settings, self._failed_suspends)
         renew_all(books, self.settings)
         self.presence = Presence(books, self.settings, lambda: self.wake())
@@ -77,13 +79,13 @@ class Scheduler:
     def tick(self) -> None:
         """Do what time demands, then plan."""
         self.presence.look()
-        timers.enforce(self.books, self.settings)
+        self._timers.enforce()
         run_cycle(self._board)
         self.ledger.keep()
 
     def next_due(self) -> float | None:
         """UNIX seconds at which `tick` is needed without any event."""
-        return timers.next_due(self.books, self.settings)
+        return self._timers.next_due()
 
     # -- what callers ask for ----------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
+from scheduler_bridge.engine.agenda import Agenda
 from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.desires import desire
 from scheduler_bridge.engine.moves import want
@@ -26,58 +27,79 @@ _ACTOR = "scheduler"
 _DAY = 86400.0
 
 
-def enforce(books: Books, settings: Settings) -> None:
-    """Carry out every hold, deadline and expiry that is due."""
-    now = books.clock.now()
-    for workload in list(books.workloads.values()):
+class Timers:
+    """Carries out what is due. Cheap however many workloads there are."""
+
+    def __init__(self, books: Books, settings: Settings) -> None:
+        self._books, self._settings = books, settings
+        self._agenda = Agenda(books, self._workload_due, self._lease_due)
+
+    def enforce(self) -> None:
+        """Carry out every hold, deadline and expiry that is due."""
+        workloads, leases = self._agenda.due(self._books.clock.now())
+        for name in workloads:
+            if (workload := self._books.workloads.get(name)) is not None:
+                self._enforce(workload)
+        for name in leases:
+            record = self._books.leases.get(name)
+            if record is not None and _is_silent_and_unknown(self._books, record, self._settings):
+                with self._books.draft() as draft:
+                    cause = "its holder never reported, and had to stop itself by now"
+                    draft.release(record, ended_as=Phase.LOST, cause=cause, actor=_ACTOR)
+
+    def next_due(self) -> float | None:
+        """When there is something to do again, in UNIX seconds."""
+        now = self._books.clock.now()
+        pauses = (pause.until for pause in self._books.pauses.values() if pause.until > now)
+        soonest = min(self._agenda.next(now), *pauses, inf)
+        return None if soonest == inf else soonest
+
+    def _enforce(self, workload: Workload) -> None:
+        books, now = self._books, self._books.clock.now()
         record = books.current_lease(workload)
         if record is not None and record.taken_at is None:
             if workload.spec.kind is Kind.SESSION and now >= record.hold_until:
                 _lapse(books, workload, record)
-            continue
+            return
         if now >= ends_by(workload) and workload.desired is not Desired.STOPPED:
             _end(books, workload)
-            continue
+            return
         deadline = _deadline(workload)
         if deadline and now >= deadline_at(workload, record, deadline):
             _pass_deadline(books, workload, deadline)
-        elif record is not None and now >= record.lease.expires_at + settings.lease_margin:
+        elif record is not None and now >= record.lease.expires_at + self._settings.lease_margin:
             _lose(books, workload, record)
-    for record in list(books.leases.values()):
-        if _is_silent_and_unknown(books, record, settings):
-            with books.draft() as draft:
-                cause = "its holder never reported, and had to stop itself by now"
-                draft.release(record, ended_as=Phase.LOST, cause=cause, actor=_ACTOR)
+
+    def _workload_due(self, name: str, now: float) -> float:
+        workload = self._books.workloads.get(name)
+        if workload is None:
+            return inf
+        return min(_due_times(self._books, self._settings, workload, now), default=inf)
+
+    def _lease_due(self, name: str, now: float) -> float:
+        record = self._books.leases.get(name)
+        if record is None or not self._books.is_lingering(record) or record.handle:
+            return inf
+        return record.lease.expires_at + self._settings.lease_margin
 
 
-def next_due(books: Books, settings: Settings) -> float | None:
-    """When `enforce` has something to do again, in UNIX seconds."""
-    return min(_due_times(books, settings), default=None)
-
-
-def _due_times(books: Books, settings: Settings) -> Iterator[float]:
-    now = books.clock.now()
-    for workload in books.workloads.values():
-        record = books.current_lease(workload)
-        if record is not None and record.taken_at is None:
-            if workload.spec.kind is Kind.SESSION:
-                yield record.hold_until
-            continue
-        if deadline := _deadline(workload):
-            yield deadline_at(workload, record, deadline)
-        if record is not None and workload.phase is not Phase.LOST:
-            yield record.lease.expires_at + settings.lease_margin
-        if workload.phase is Phase.QUEUED and retry_at(workload, settings) > now:
-            yield retry_at(workload, settings)
-        for moment in (protected_until(workload), ends_by(workload)):
-            if now < moment < inf:
-                yield moment
-    for record in books.leases.values():
-        if books.is_lingering(record) and not record.handle:
-            yield record.lease.expires_at + settings.lease_margin
-    for pause in books.pauses.values():
-        if pause.until > now:
-            yield pause.until
+def _due_times(books: Books, settings: Settings, workload: Workload, now: float) -> Iterator[float]:
+    record = books.current_lease(workload)
+    if record is not None and record.taken_at is None:
+        if workload.spec.kind is Kind.SESSION:
+            yield record.hold_until
+        return
+    if deadline := _deadline(workload):
+        yield deadline_at(workload, record, deadline)
+    if record is not None and workload.phase is not Phase.LOST:
+        yield record.lease.expires_at + settings.lease_margin
+    if workload.desired is not Desired.STOPPED and (end := ends_by(workload)) < inf:
+        yield end
+    # Nothing is done at these but planning again.
+    moments = [protected_until(workload)]
+    if workload.phase is Phase.QUEUED:
+        moments.append(retry_at(workload, settings))
+    yield from (moment for moment in moments if now < moment < inf)
 
 
 def protected_until(workload: Workload) -> float:

@@ -150,7 +150,8 @@ class Workload:
     sample its supervisor sent, `signals_at` when (UNIX seconds); absent means unknown, never idle.
     New signals alone do not change `version`. `epoch` is that of its latest lease. `attempt` counts
     how often a job was queued again, and how often a session's place was held in vain.
-    `preempted_at` is when it was asked to yield to others, of the last 24 hours.
+    `preempted_at` is when it was asked to yield to others, of the last 24 hours, and `yielded_to` each
+    time to whom.
     """
 
     id: WorkloadId
@@ -178,6 +179,7 @@ class Workload:
     log_path: str = ""
     expiry: Expiry | None = None
     preempted_at: tuple[float, ...] = ()
+    yielded_to: tuple[str, ...] = ()
 
     @property
     def deletion(self) -> Expiry | None:

@@ -37,6 +37,10 @@ class Accounts:
     by_priority: Counter[tuple[str, int]] = field(default_factory=Counter)
     going: Counter[str] = field(default_factory=Counter)
     charged: Counter[str] = field(default_factory=Counter)
+    guarantees: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.guarantees = any(team.guaranteed for team in self.rules.teams.values())
 
     @classmethod
     def of(cls, rules: Rules, capacity: int, work: Work) -> Accounts:
@@ -69,7 +73,7 @@ class Accounts:
         self.by_priority[item.team, item.priority] += wanted
         if item.is_allocated:
             self.allocated[item.team] += wanted
-            self.charged[item.team] += int(wanted * min(item.min_runtime, item.max_runtime))
+            self.charged[item.team] += int(wanted * item.stays)
 
     def claims(self, item: Pending) -> bool:
         """Whether it asks for what is guaranteed to its team."""
@@ -110,7 +114,7 @@ class Accounts:
 
     def _guarantees(self, item: Pending, wanted: int) -> Refusal | None:
         """Others' unused guarantees are lent to work without protection only, and within limits."""
-        if self.claims(item):
+        if not self.guarantees or self.claims(item):
             return None
         kept = {
             name: self._kept(name, team, item)

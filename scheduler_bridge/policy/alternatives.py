@@ -19,7 +19,6 @@ import numpy as np
 from scheduler_bridge.policy.columns import Ints
 from scheduler_bridge.policy.trials import Bench, Moment, Outcome, State
 from scheduler_bridge.policy.values import Pending
-from scheduler_bridge.policy.victims import candidates
 
 SHORT_SECONDS: Final = 900.0
 """The protection that work without one is offered: enough for a short run, and soon over."""
@@ -144,10 +143,10 @@ class _Reach:
 
     def __init__(self, bench: Bench, item: Pending) -> None:
         self._item, self._desk = item, bench.desk()
-        desk, columns, now = self._desk, bench.state.columns, bench.state.now
+        desk, columns = self._desk, bench.state.columns
         self._pools, work = columns.pools, columns.work
         least = replace(item, gpus=1, nodes=1)
-        cost = candidates(least, work, desk.accounts, now).cost
+        cost = desk.yielders.candidates(least).cost
         entries = np.flatnonzero(work.entry_gpus)
         entries = entries[np.isfinite(cost[work.entry_row[entries]])]
         back = np.bincount(

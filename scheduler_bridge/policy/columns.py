@@ -40,6 +40,7 @@ class Group(NamedTuple):
     models: tuple[str, ...]
     clusters: tuple[str, ...]
     demands: tuple[tuple[str, str], ...]
+    yielded_to: tuple[str, ...] = ()
 
 
 def group_of(item: Pending) -> Group:
@@ -56,7 +57,17 @@ def group_of(item: Pending) -> Group:
         item.models,
         item.clusters,
         tuple(sorted(item.demands.items())),
+        item.yielded_to,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """`owner` starts at `at` (UNIX seconds) at the latest, on these GPUs."""
+
+    owner: str
+    at: float
+    takes: Takes
 
 
 Rank = tuple[bool, int, int, float, str]
@@ -265,6 +276,8 @@ class Columns:
         self.promised: dict[str, Takes] = {}
         self.stuck: set[Group] = set()
         """Groups that could not be placed, and nothing has become better since."""
+        self.reservations: tuple[Reservation, ...] = ()
+        """Of those among them that have one."""
 
     def submit(self, item: Pending) -> None:
         """Somebody waits, or waits differently."""

@@ -14,9 +14,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from scheduler_bridge.policy.accounts import Accounts, Refusal
-from scheduler_bridge.policy.columns import Bools, Columns, Group, Ints, Takes
+from scheduler_bridge.policy.columns import (
+    Bools,
+    Columns,
+    Group,
+    Ints,
+    Reservation,
+    Takes,
+    group_of,
+)
 from scheduler_bridge.policy.demands import is_exact
-from scheduler_bridge.policy.reservations import Reservation, kept_for_others, reserve
+from scheduler_bridge.policy.reservations import kept_for_others, reserve
 from scheduler_bridge.policy.rooms import could_hold, eligible, room
 from scheduler_bridge.policy.turns import Turns
 from scheduler_bridge.policy.values import (
@@ -27,7 +35,7 @@ from scheduler_bridge.policy.values import (
     Wait,
     WaitReason,
 )
-from scheduler_bridge.policy.victims import Candidates, Making, candidates, choose
+from scheduler_bridge.policy.victims import Candidates, Making, Yielders, choose
 
 Explain = Callable[[Pending], tuple[WaitReason, dict[str, Any]]]
 """The one dominant reason why a workload waits, and the figures behind it."""
@@ -80,6 +88,9 @@ class Desk:
     waits: list[Wait] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     stuck: set[Group] = field(default_factory=set)
+    budget: float = field(init=False)
+    yielders: Yielders = field(init=False)
+    in_vain: dict[tuple[Any, ...], float] = field(default_factory=dict)
     _hope: Ints | None = None
     _eligible: dict[tuple[Any, ...], Bools] = field(default_factory=dict)
 
@@ -92,6 +103,9 @@ class Desk:
                 self.leaving[pool] += gpus if pools.ready[pool] else 0
         self.accounts = Accounts.of(self.rules, int(pools.size[pools.ready].sum()), work)
         self.promised = _valid_promises(self.columns, self.free + self.leaving)
+        self.reservations = self._kept(frozenset())
+        self.budget = self.rules.loss_budget
+        self.yielders = Yielders(work, self.accounts, self.now)
         self.owed, self.spoken = {}, np.zeros(len(pools), np.int64)
         for owner, takes in self.promised.items():
             self._speak_for(owner, takes)
@@ -104,16 +118,24 @@ class Desk:
         if explain:
             for item in sorted(self.columns.queue.blocked.values(), key=lambda it: it.id):
                 self.wait(item, item.blocked or WaitReason.RETRY_LATER, dict(item.blocked_evidence))
-        turns = Turns(self.columns.queue, self.accounts, only)
+        groups = None if only is None else frozenset(only)
+        self.reservations = self._kept(groups)
+        turns = Turns(self.columns.queue, self.accounts, groups)
+        expecting: set[Group] = set()  # one of them waits for what is being freed
         answers: dict[Group, tuple[WaitReason, dict[str, Any]]] = {}
         for item, group in turns:
             if group in answers and item.id not in self.promised:
                 self.wait(item, *answers[group])
-            elif not self.decide(item):
+            elif self.decide(item):
+                if item.id in self.owed:
+                    expecting.add(group)
+            else:
                 self.stuck.add(group)
                 if explain:
-                    answers[group] = explain(item)
-                    self.wait(item, *answers[group])
+                    reason, evidence = explain(item)
+                    self.wait(item, reason, evidence)
+                    own = {key: evidence[key] for key in evidence if key != "starts_by"}
+                    answers[group] = (reason, own)
                 else:
                     turns.skip(group)
         return Decided(
@@ -122,21 +144,55 @@ class Desk:
             tuple(self.waits),
             self.promised,
             tuple(self.reservations),
-            frozenset(self.stuck),
+            frozenset(self.stuck - expecting),
         )
+
+    def _kept(self, groups: frozenset[Group] | None) -> list[Reservation]:
+        """Reservations of work that still waits and that a pass over these groups does not look at."""
+        items = self.columns.queue.items
+        return [
+            reservation
+            for reservation in self.columns.reservations
+            if groups is not None
+            and (owner := items.get(reservation.owner)) is not None
+            and group_of(owner) not in groups
+        ]
 
     def decide(self, item: Pending) -> bool:
         """Place the workload, or make room for it. False if it has to wait and nothing is under way."""
         if not self._is_hopeful(item):
             return False
-        takes = self._room(item, self.open_to(item, self.free), 0, soon=False)
+        takes = self._room_now(item)
         if takes is not None:
+            if not self.leaves_headroom(item):
+                return False
             self._place(item, takes)
             return True
         if self._await_freed(item) or self._preempt(item):
             return True
         self._reserve(item)
         return False
+
+    def leaves_headroom(self, item: Pending) -> bool:
+        """Whether enough is left free for debug work, unless it is that or is promised its place."""
+        wanted = item.gpus * item.nodes
+        if not wanted or not self.rules.headroom or item.is_debug or item.id in self.promised:
+            return True
+        return int((self.free - self.spoken).sum()) - wanted >= self.rules.headroom
+
+    def _room_now(self, item: Pending) -> Takes | None:
+        """Its place among what is free. What found none finds none later in the pass, as less and
+        less is free."""
+        shape = (item.gpus, item.nodes, item.models, item.clusters, tuple(item.demands.items()))
+        special = item.id in self.promised or bool(item.demands)
+        if not special and item.stays >= self.in_vain.get(shape, np.inf):
+            return None
+        if self.accounts.refusal(item) is not None:
+            return None
+        takes = self._room(item, self.open_to(item, self.free), 0, soon=False)
+        if takes is None and not special:
+            self.in_vain[shape] = item.stays
+        return takes
 
     def _is_hopeful(self, item: Pending) -> bool:
         """A quick look: whether enough machines would have room if all yielded that may be asked now.
@@ -233,6 +289,7 @@ class Desk:
         if making is None:
             return False
         chosen, found = making
+        self.budget -= found.charged(chosen.rows)
         work = self.columns.work
         names = sorted(work.ids[row] for row in chosen.rows)
         if not self.rules.preemption:
@@ -303,10 +360,12 @@ class Desk:
 
     def _candidates(self, item: Pending, *, whenever: bool = False) -> Candidates:
         work = self.columns.work
-        found = candidates(item, work, self.accounts, self.now, whenever=whenever)
-        for row in self.yielding:
-            found.cost[row], found.reason[row] = np.inf, -1
-        return found
+        found = self.yielders.candidates(item, whenever=whenever)
+        if self.yielding:
+            asked = np.zeros(len(work.ids), np.bool_)
+            asked[list(self.yielding)] = True
+            found = found.without(asked)
+        return found if whenever else found.affordable(self.budget)
 
     def _reserve(self, item: Pending) -> None:
         if (
@@ -325,6 +384,7 @@ class Desk:
             self.open_to(item, self.free),
             self.within(item),
             self.now,
+            self.reservations,
         )
         if reservation is not None:
             self.reservations.append(reservation)

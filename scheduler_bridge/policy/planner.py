@@ -44,4 +44,11 @@ def plan_named(
     placed = devices.placements(decided.placements)
     marks = devices.earmarks(decided.promised, placed, exact.leaving(desk))
     devices.fixed.clear()
-    return Plan(placed, decided.preemptions, decided.waits, marks, decided.stuck)
+    return Plan(
+        placed,
+        decided.preemptions,
+        decided.waits,
+        marks,
+        decided.stuck,
+        decided.reservations,
+    )

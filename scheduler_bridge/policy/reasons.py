@@ -103,6 +103,8 @@ class Reasons:
     def _capacity(self, item: Pending) -> Answer:
         wanted, free = item.gpus * item.nodes, self._desk.free
         where = self._where(item)
+        if not self._desk.leaves_headroom(item) and self._free(item) >= wanted:
+            return WaitReason.HEADROOM, self._evidence(item, headroom=self._desk.rules.headroom)
         own = next((r for r in self._desk.reservations if r.owner == item.id), None)
         evidence = self._evidence(item, **({} if own is None else {"starts_by": own.at}))
         if self._free(item) >= wanted:

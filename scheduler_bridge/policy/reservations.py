@@ -3,23 +3,14 @@ moment can be computed, and what ends or may be preempted before it can safely r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler_bridge.policy.columns import Bools, Ints, Pools, Takes, Work
+from scheduler_bridge.policy.columns import Bools, Ints, Pools, Reservation, Work
 from scheduler_bridge.policy.rooms import room
 from scheduler_bridge.policy.values import Pending
 from scheduler_bridge.policy.victims import Candidates
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """`owner` starts at `at` (UNIX seconds) at the latest, on these GPUs."""
-
-    owner: str
-    at: float
-    takes: Takes
 
 
 def reserve(
@@ -30,6 +21,7 @@ def reserve(
     available: Ints,
     within: Bools,
     now: float,
+    others: Sequence[Reservation],
 ) -> Reservation | None:
     """The earliest moment at which the gang has room, or None if nobody knows. `found` are those that
     may be asked to yield to it once their protection has ended."""
@@ -38,6 +30,11 @@ def reserve(
     yields = np.where(np.isfinite(found.cost), work.yields_from[: len(found.cost)], np.inf)
     yields = np.minimum(yields, work.ends_by[: len(found.cost)])
     yields = np.where(work.leaving[: len(found.cost)], now, np.maximum(yields, now))
+    # What others have reserved is theirs from their moment on.
+    available = available.copy()
+    for reservation in others:
+        for reserved, gpus in reservation.takes:
+            available[reserved] -= gpus
     when = yields[row]
     moments = np.unique(when[np.isfinite(when)])
     low, high, best = 0, len(moments) - 1, None
@@ -54,11 +51,11 @@ def reserve(
 
 
 def kept_for_others(
-    reservations: list[Reservation], item: Pending, now: float, pools: int
+    reservations: Sequence[Reservation], item: Pending, now: float, pools: int
 ) -> Ints | None:
     """GPUs per pool that `item` may not use because it would neither have ended nor be preemptible
     when their reservation begins; None if there are none."""
-    stays_until = now + min(item.min_runtime, item.max_runtime)
+    stays_until = now + item.stays
     kept = None
     for reservation in reservations:
         if reservation.owner != item.id and stays_until > reservation.at:

@@ -10,18 +10,19 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
-from scheduler_bridge.policy.columns import Columns, Floats, Takes
+from scheduler_bridge.policy.columns import Columns, Floats, Reservation, Takes
 from scheduler_bridge.policy.demands import is_exact
 from scheduler_bridge.policy.passing import Desk, Exact
 from scheduler_bridge.policy.reasons import Reasons
-from scheduler_bridge.policy.reservations import Reservation, reserve
+from scheduler_bridge.policy.reservations import reserve
 from scheduler_bridge.policy.rooms import could_hold
 from scheduler_bridge.policy.values import Pending, Rules, WaitReason
-from scheduler_bridge.policy.victims import Candidates, candidates
+from scheduler_bridge.policy.victims import Candidates
 
 
 class Outcome(StrEnum):
@@ -45,10 +46,11 @@ class State:
     exact: Exact | None = None
 
     def without(self, name: str) -> State:
-        """The same if a workload made no claim."""
+        """The same if a workload made no claim, and nobody behind one that has a reservation did."""
+        before = takewhile(lambda each: each.owner != name, self.reservations)
         return replace(
             self,
-            reservations=tuple(each for each in self.reservations if each.owner != name),
+            reservations=tuple(before),
             owed={owner: takes for owner, takes in self.owed.items() if owner != name},
         )
 
@@ -112,13 +114,12 @@ class Bench:
         within = desk.within(item)
         if not item.gpus or not could_hold(columns.pools, item, within):
             return None
-        found = candidates(item, columns.work, desk.accounts, self.state.now, whenever=True)
+        found = desk.yielders.candidates(item, whenever=True)
         there = desk.free - desk.spoken
-        for reservation in self.state.reservations:
-            for pool, gpus in reservation.takes:
-                there[pool] -= gpus
         now = self.state.now
-        first = reserve(item, columns.pools, columns.work, found, there, within, now)
+        first = reserve(
+            item, columns.pools, columns.work, found, there, within, now, self.state.reservations
+        )
         return None if first is None else self._moment(first, found)
 
     def _moment(self, first: Reservation, found: Candidates) -> Moment:

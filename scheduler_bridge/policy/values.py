@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from scheduler_bridge.model.phases import Kind
 
@@ -56,6 +56,7 @@ class WaitReason(StrEnum):
     PRIORITY_LIMIT = "priority_limit"
     GUARANTEED = "guaranteed"
     RESERVED = "reserved"
+    HEADROOM = "headroom"
     TOO_LARGE = "too_large"
     BEING_FREED = "being_freed"
     PREEMPTION_PAUSED = "preemption_paused"
@@ -75,6 +76,11 @@ class PreemptionReason(StrEnum):
     RETURNING_SESSION = "returning_session"
 
 
+DEBUG_SECONDS: Final = 900.0
+DEBUG_GPUS: Final = 2
+"""Work that asks for no more than this is debug work."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A queued workload. `since` orders FIFO; `returning` is a suspended session that comes back;
@@ -84,7 +90,8 @@ class Pending:
     `min_runtime` (seconds) is the protection that it asks for: with one it is allocated work, which
     its team's budget pays; without, it runs on slack and yields first. It ends by itself after
     `max_runtime` seconds at most. `models` and `clusters` are where it may run; empty means anywhere.
-    `attempts` counts how often it was placed before."""
+    `attempts` counts how often it was placed before, `yielded_to` are those to which it did in the
+    last 24 hours: it never makes them yield in turn."""
 
     id: str
     team: str
@@ -102,11 +109,22 @@ class Pending:
     models: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
     attempts: int = 0
+    yielded_to: tuple[str, ...] = ()
 
     @property
     def is_allocated(self) -> bool:
         """Whether its team's budget pays for it."""
         return self.min_runtime > 0
+
+    @property
+    def stays(self) -> float:
+        """For how many seconds after its start nobody may have its GPUs."""
+        return min(self.min_runtime, self.max_runtime)
+
+    @property
+    def is_debug(self) -> bool:
+        """Short and small: somebody sits there and waits for it."""
+        return 0 < self.stays <= DEBUG_SECONDS and self.gpus * self.nodes <= DEBUG_GPUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +178,24 @@ class Rules:
     """Limits, budgets and habits. A team that is not named has `default_team_limit` (None: no limit).
 
     Work of a team that is owed more may end the turn of another's only if its balance is larger by
-    `slice_margin` GPU-seconds per GPU that it asks for; nobody is preempted more than
-    `max_preemptions` times in 24 hours. `reservations` is how many blocked gangs get one."""
+    `slice_margin` GPU-seconds per GPU that it asks for, and if what is lost with the turn is at most
+    `turn_loss` of it (of who never reported a checkpoint: if it had its protection twice). Work without
+    protection is left alone for its first `slack_turn` seconds, except by guaranteed claims. Nobody is
+    preempted more than `max_preemptions` times in 24 hours, and one pass costs others at most
+    `loss_budget` GPU-seconds of work, guaranteed claims apart. `reservations` is how many blocked gangs
+    get one. `headroom` GPUs are left free for debug work."""
 
     team_limits: Mapping[str, int] = field(default_factory=dict)
     default_team_limit: int | None = None
     preemption: bool = True
     teams: Mapping[str, TeamRules] = field(default_factory=dict)
     slice_margin: float = 900.0
+    turn_loss: float = 0.01
+    slack_turn: float = 300.0
     max_preemptions: int = 6
-    reservations: int = 8
+    loss_budget: float = inf
+    reservations: int = 4
+    headroom: int = 0
 
     def limit_of(self, team: str) -> int | None:
         """GPUs that the team may hold at once."""
@@ -219,10 +245,12 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now. `earmarks` replaces the fleet's. `stuck` are the kinds of waiting work (see
-    `columns.Group`) of which nothing can be placed until something ends or may be preempted."""
+    `columns.Group`) of which nothing can be placed until something ends or may be preempted;
+    `reservations` (`columns.Reservation`) are for the first of those that wait for much."""
 
     placements: tuple[Placement, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
     waits: tuple[Wait, ...] = ()
     earmarks: Mapping[str, str] = field(default_factory=dict)
     stuck: frozenset[Any] = frozenset()
+    reservations: tuple[Any, ...] = ()

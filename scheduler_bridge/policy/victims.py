@@ -3,20 +3,22 @@ lost, and of which nobody can be spared.
 
 Who may be asked, and what it costs:
 1. idle preemptible sessions of any team cost almost nothing, the longest idle the least;
-2. work without protection yields to any work with it;
+2. work without protection yields to any work with it, once it had a moment;
 3. inside a team lower priority yields to higher, and work of the same priority to a session that
    comes back;
 4. borrowed GPUs go back to the team they are guaranteed to;
-5. after its protection a turn ends for a team that is owed more, and inside a team for whoever has
-   waited for the whole turn.
-Nobody is asked before `yields_from`. What is lost is the time since the last checkpoint, and what
-bringing it back takes; work that never reported one counts as if it did so every hour.
+5. after its protection a turn ends, if little is lost with it: for a team that is owed more, and inside
+   a team for whoever has waited for the whole turn. Debug work neither ends turns nor has them ended.
+Nobody is asked before `yields_from`, nor by somebody whom it had to make room for today. What is lost is
+the time since the last checkpoint, and what bringing it back takes. Among victims, work that never
+reported a checkpoint counts as if it did so every hour, so that silence is no shield; what it really
+loses counts against the budget of losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -24,7 +26,12 @@ import numpy as np
 from scheduler_bridge.policy.accounts import Accounts
 from scheduler_bridge.policy.columns import Bools, Floats, Ints, Pools, Takes, Work
 from scheduler_bridge.policy.rooms import room
-from scheduler_bridge.policy.values import Pending, PreemptionReason
+from scheduler_bridge.policy.values import (
+    DEBUG_GPUS,
+    DEBUG_SECONDS,
+    Pending,
+    PreemptionReason,
+)
 
 UNREPORTED_SECONDS: Final = 3600.0
 _LATER: Final = 1e9
@@ -32,89 +39,129 @@ _LATER: Final = 1e9
 
 _REASONS: Final[tuple[PreemptionReason, ...]] = tuple(PreemptionReason)
 _NOBODY: Final = -1
+_IDLE: Final = _REASONS.index(PreemptionReason.IDLE)
+_UNALLOCATED: Final = _REASONS.index(PreemptionReason.UNALLOCATED)
+_GUARANTEE: Final = _REASONS.index(PreemptionReason.GUARANTEE)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """`reason[row]` indexes PreemptionReason, -1 for who may not be asked; `cost[row]` is inf there.
-    Shapes (rows,)."""
+    """`reason[row]` indexes PreemptionReason, -1 for who may not be asked; `cost[row]` is inf there,
+    `loss[row]` GPU-seconds of work that would really be lost. Shapes (rows,)."""
 
     reason: Ints
     cost: Floats
+    loss: Floats
 
     def reason_of(self, row: int) -> PreemptionReason:
         """Why this one yields."""
         return _REASONS[int(self.reason[row])]
 
+    def without(self, rows: Bools) -> Candidates:
+        """The same, without these."""
+        reason = np.where(rows, _NOBODY, self.reason)
+        return Candidates(reason, np.where(rows, np.inf, self.cost), self.loss)
 
-def candidates(
-    item: Pending, work: Work, accounts: Accounts, now: float, *, whenever: bool = False
-) -> Candidates:
-    """Who may be asked to yield to `item`; with `whenever` also those still protected."""
-    rows = len(work.ids)
-    reason = np.full(rows, _NOBODY)
-    open_ = work.preemptible[:rows] & ~work.leaving[:rows] & (work.gpus[:rows] > 0)
-    if not whenever:
-        open_ &= work.yields_from[:rows] <= now
-    session = work.session[:rows]
-    jobs = open_ & ~session & (work.preemptions[:rows] < accounts.rules.max_preemptions)
-    for why, mask in reversed(_kinds(item, work, accounts, jobs)):
-        reason[mask] = _REASONS.index(why)
-    reason[open_ & session & ~np.isnan(work.idle_since[:rows])] = _REASONS.index(
-        PreemptionReason.IDLE
-    )
-    return Candidates(reason, _costs(work, reason, now))
+    def charged(self, rows: tuple[int, ...]) -> float:
+        """What these take from the budget of losses: idle sessions lose nothing."""
+        return sum(float(self.loss[row]) for row in rows if self.reason[row] != _IDLE)
+
+    def affordable(self, budget: float) -> Candidates:
+        """Only those whose loss the budget covers; what is guaranteed is not asked what it costs."""
+        free = (self.reason == _IDLE) | (self.reason == _GUARANTEE)
+        return self.without((self.loss > budget) & ~free)
 
 
-def _kinds(
-    item: Pending, work: Work, accounts: Accounts, jobs: Bools
-) -> list[tuple[PreemptionReason, Bools]]:
-    rows = len(jobs)
-    same = work.team[:rows] == work.teams.get(item.team, _NOBODY)
-    priority, allocated = work.priority[:rows], work.allocated[:rows]
-    equal = same & (priority == item.priority)
-    kinds = [(PreemptionReason.OUTRANKED, jobs & same & (priority < item.priority))]
-    if item.returning:
-        kinds.append((PreemptionReason.RETURNING_SESSION, jobs & equal))
-    if item.is_allocated:
-        kinds.insert(0, (PreemptionReason.UNALLOCATED, jobs & ~allocated))
-        if accounts.claims(item):
-            over = _by_team(work, lambda n: accounts.allocated[n] > accounts.team(n).guaranteed)
-            kinds.append((PreemptionReason.GUARANTEE, jobs & ~same & over))
-        waited = equal & (item.since <= work.since[:rows])
-        kinds.append(
-            (PreemptionReason.TURN_ENDED, jobs & (waited | _owed_less(item, work, accounts)))
-        )
-    return kinds
+@dataclass(slots=True)
+class Yielders:
+    """What can be said of running work without knowing for whom, worked out once for a pass."""
 
+    work: Work
+    accounts: Accounts
+    now: float
+    _loss: Floats = field(init=False)
+    _each: Floats = field(init=False)
+    _idle_cost: Floats = field(init=False)
+    _turns: Bools = field(init=False)
 
-def _owed_less(item: Pending, work: Work, accounts: Accounts) -> Bools:
-    margin = accounts.rules.slice_margin * item.gpus * item.nodes
-    mine = accounts.balance(item.team)
-    return _by_team(work, lambda name: name != item.team and accounts.balance(name) + margin < mine)
+    def __post_init__(self) -> None:
+        work, now, rows = self.work, self.now, len(self.work.ids)
+        since, saved = work.since[:rows], work.saved_at[:rows]
+        silent = np.isnan(saved)
+        ran = np.maximum(now - since, 0.0)
+        lost = np.where(silent, ran, np.maximum(now - np.fmax(saved, since), 0.0))
+        gpus, restore = work.gpus[:rows], work.restore[:rows]
+        self._loss = (lost + restore) * gpus
+        self._each = np.where(silent, np.minimum(lost, UNREPORTED_SECONDS), lost) + restore
+        idle_since = work.idle_since[:rows]
+        self._idle_cost = np.where(np.isnan(idle_since), 0.0, 1.0 / (2.0 + now - idle_since))
+        protection = work.yields_from[:rows] - since
+        little = lost + restore <= self.accounts.rules.turn_loss * ran
+        debug = (protection <= DEBUG_SECONDS) & (gpus <= DEBUG_GPUS) & (protection > 0)
+        self._turns = np.where(silent, ran >= 2 * protection, little) & ~debug
 
+    def candidates(self, item: Pending, *, whenever: bool = False) -> Candidates:
+        """Who may be asked to yield to `item`; with `whenever` also those still protected."""
+        work, rows = self.work, len(self.work.ids)
+        reason = np.full(rows, _NOBODY)
+        open_ = work.preemptible[:rows] & ~work.leaving[:rows] & (work.gpus[:rows] > 0)
+        if not whenever:
+            open_ &= work.yields_from[:rows] <= self.now
+        for name in item.yielded_to:
+            if (row := work.row_of.get(name)) is not None:
+                open_[row] = False
+        if open_.any():
+            session = work.session[:rows]
+            jobs = open_ & ~session
+            jobs &= work.preemptions[:rows] < self.accounts.rules.max_preemptions
+            if jobs.any():
+                for why, mask in reversed(self._kinds(item, jobs, whenever)):
+                    reason[mask] = _REASONS.index(why)
+            reason[open_ & session & ~np.isnan(work.idle_since[:rows])] = _IDLE
+        return Candidates(reason, self._costs(reason), self._loss)
 
-def _by_team(work: Work, holds: Callable[[str], bool]) -> Bools:
-    flags = np.array([holds(name) for name in work.teams], np.bool_)
-    return flags[work.team[: len(work.ids)]]
+    def _kinds(
+        self, item: Pending, jobs: Bools, whenever: bool
+    ) -> list[tuple[PreemptionReason, Bools]]:
+        work, accounts, rows = self.work, self.accounts, len(jobs)
+        same = work.team[:rows] == work.teams.get(item.team, _NOBODY)
+        priority, allocated = work.priority[:rows], work.allocated[:rows]
+        equal = same & (priority == item.priority)
+        kinds = [(PreemptionReason.OUTRANKED, jobs & same & (priority < item.priority))]
+        if item.returning:
+            kinds.append((PreemptionReason.RETURNING_SESSION, jobs & equal))
+        if item.is_allocated:
+            claims = accounts.claims(item)
+            slack = jobs & ~allocated
+            if not claims and not whenever:
+                slack &= work.since[:rows] + accounts.rules.slack_turn <= self.now
+            kinds.insert(0, (PreemptionReason.UNALLOCATED, slack))
+            if claims:
+                over = self._by_team(lambda n: accounts.allocated[n] > accounts.team(n).guaranteed)
+                kinds.append((PreemptionReason.GUARANTEE, jobs & ~same & over))
+            if not item.is_debug:
+                waited = equal & (item.since <= work.since[:rows])
+                turns = jobs if whenever else jobs & self._turns
+                ends = turns & (waited | self._owed_less(item))
+                kinds.append((PreemptionReason.TURN_ENDED, ends))
+        return kinds
 
+    def _owed_less(self, item: Pending) -> Bools:
+        accounts = self.accounts
+        least = accounts.balance(item.team) - accounts.rules.slice_margin * item.gpus * item.nodes
+        return self._by_team(lambda name: name != item.team and accounts.balance(name) < least)
 
-def _costs(work: Work, reason: Ints, now: float) -> Floats:
-    """GPU-seconds lost, dearer kinds far dearer; inf for who may not be asked."""
-    rows = len(reason)
-    since = work.since[:rows]
-    saved = np.fmax(work.saved_at[:rows], since)
-    lost = np.where(
-        np.isnan(work.saved_at[:rows]), np.minimum(now - since, UNREPORTED_SECONDS), now - saved
-    )
-    each = np.maximum(lost, 0.0) + work.restore[:rows]
-    idle = reason == _REASONS.index(PreemptionReason.IDLE)
-    free_ride = reason == _REASONS.index(PreemptionReason.UNALLOCATED)
-    each += np.where(free_ride, 0.0, _LATER + work.priority[:rows] * (_LATER / 1e3))
-    with np.errstate(invalid="ignore"):
-        for_idle = 1.0 / (2.0 + now - work.idle_since[:rows])
-    each = np.where(idle, np.nan_to_num(for_idle), each)
-    return np.where(reason == _NOBODY, np.inf, each * work.gpus[:rows])
+    def _by_team(self, holds: Callable[[str], bool]) -> Bools:
+        flags = np.array([holds(name) for name in self.work.teams], np.bool_)
+        return flags[self.work.team[: len(self.work.ids)]]
+
+    def _costs(self, reason: Ints) -> Floats:
+        """GPU-seconds lost, dearer kinds far dearer; inf for who may not be asked."""
+        rows = len(reason)
+        later = _LATER + self.work.priority[:rows] * (_LATER / 1e3)
+        each = self._each + np.where(reason == _UNALLOCATED, 0.0, later)
+        each = np.where(reason == _IDLE, self._idle_cost, each)
+        return np.where(reason == _NOBODY, np.inf, each * self.work.gpus[:rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +182,20 @@ def choose(
     np.add.at(gain, work.entry_pool[entries], work.entry_gpus[entries])
     if room(pools, item, available + gain, within) is None:
         return None
-    hopeful = within & pools.ready & (available + gain >= item.gpus)
-    offers = _offers(item, work, found, available, hopeful, entries)
-    chosen = _cheapest(item, pools, offers)
-    return _without_spares(item, pools, work, found, available, within, chosen)
+    hopeful = np.flatnonzero(within & pools.ready & (available + gain >= item.gpus))
+    best: list[_Offer] | None = None
+    for cluster in np.unique(pools.cluster[hopeful]):
+        inside = hopeful[pools.cluster[hopeful] == cluster]
+        offers = list(_offers(item, pools, work, found, available, inside, entries).values())
+        if len(offers) == item.nodes and (best is None or _cost(offers) < _cost(best)):
+            best = offers
+    if best is None:
+        return None
+    return _without_spares(item, pools, work, found, available, within, best)
+
+
+def _cost(offers: list[_Offer]) -> float:
+    return sum(offer.cost for offer in offers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,31 +206,37 @@ class _Offer:
 
 
 def _offers(
-    item: Pending, work: Work, found: Candidates, available: Ints, hopeful: Bools, entries: Ints
-) -> list[_Offer]:
-    """What each pool would cost, the cheapest first, as far as they can matter."""
+    item: Pending,
+    pools: Pools,
+    work: Work,
+    found: Candidates,
+    available: Ints,
+    hopeful: Ints,
+    entries: Ints,
+) -> dict[str, _Offer]:
+    """The cheapest machines of one cluster: as many as the gang needs, or fewer if it has not so many.
+    `hopeful` are its pools that have room if all yield."""
     missing = item.gpus - available
-    row, pool = work.entry_row[entries], work.entry_pool[entries]
-    density = found.cost[row] / work.entry_gpus[entries]
+    pool = work.entry_pool[entries]
+    density = found.cost[work.entry_row[entries]] / work.entry_gpus[entries]
     least = np.full(len(available), np.inf)
     np.minimum.at(least, pool, density)
     bound = np.where(missing <= 0, 0.0, least * np.maximum(missing, 1))
-    order = np.flatnonzero(hopeful)
-    order = order[np.argsort(bound[order], kind="stable")]
     by_pool: dict[int, list[int]] = {}
-    for entry in entries[np.isin(pool, order)]:
+    for entry in entries[np.isin(pool, hopeful)]:
         by_pool.setdefault(int(work.entry_pool[entry]), []).append(int(entry))
-    offers: list[_Offer] = []
-    for each in order:
-        if (
-            len(offers) >= item.nodes
-            and bound[each] > sorted(o.cost for o in offers)[item.nodes - 1]
-        ):
+    best: dict[str, _Offer] = {}
+    for each in hopeful[np.argsort(bound[hopeful], kind="stable")]:
+        costs = sorted(offer.cost for offer in best.values())
+        if len(costs) >= item.nodes and bound[each] > costs[item.nodes - 1]:
             break
-        offers.append(
-            _offer(int(each), int(missing[each]), work, found, by_pool.get(int(each), []))
-        )
-    return sorted(offers, key=lambda offer: (offer.cost, offer.pool))
+        mine = by_pool.get(int(each), [])
+        offer = _offer(int(each), int(missing[each]), work, found, mine)
+        name = pools.node_of[each]
+        if name not in best or offer.cost < best[name].cost:
+            best[name] = offer
+    cheapest = sorted(best.items(), key=lambda entry: (entry[1].cost, entry[1].pool))
+    return dict(cheapest[: item.nodes])
 
 
 def _offer(pool: int, missing: int, work: Work, found: Candidates, entries: list[int]) -> _Offer:
@@ -190,20 +253,6 @@ def _offer(pool: int, missing: int, work: Work, found: Candidates, entries: list
                         best[total] = offer
     cost, rows = best[max(missing, 0)]
     return _Offer(cost, rows, pool)
-
-
-def _cheapest(item: Pending, pools: Pools, offers: list[_Offer]) -> list[_Offer]:
-    """One machine each, all of one cluster."""
-    best: tuple[float, list[_Offer]] | None = None
-    for cluster in sorted({int(pools.cluster[offer.pool]) for offer in offers}):
-        taken: dict[str, _Offer] = {}
-        for offer in offers:
-            if pools.cluster[offer.pool] == cluster and len(taken) < item.nodes:
-                taken.setdefault(pools.node_of[offer.pool], offer)
-        cost = sum(offer.cost for offer in taken.values())
-        if len(taken) == item.nodes and (best is None or cost < best[0]):
-            best = (cost, list(taken.values()))
-    return best[1] if best else offers
 
 
 def _without_spares(

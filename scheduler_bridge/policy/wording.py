@@ -73,6 +73,10 @@ def _reserved(e: Mapping[str, Any]) -> str:
     return "The free GPUs are reserved for larger work, which would have to wait for this to end."
 
 
+def _headroom(e: Mapping[str, Any]) -> str:
+    return f"The last {gpus(e['headroom'])} are left free for short, small work."
+
+
 def _too_large(e: Mapping[str, Any]) -> str:
     return f"It needs more than any machine has now ({gpus(e['largest'])} at most)."
 
@@ -109,6 +113,7 @@ _SENTENCES: Final[dict[WaitReason, Callable[[Mapping[str, Any]], str]]] = {
     WaitReason.PRIORITY_LIMIT: _priority_limit,
     WaitReason.GUARANTEED: _guaranteed,
     WaitReason.RESERVED: _reserved,
+    WaitReason.HEADROOM: _headroom,
     WaitReason.TOO_LARGE: _too_large,
     WaitReason.BEING_FREED: _being_freed,
     WaitReason.PREEMPTION_PAUSED: _paused,
@@ -129,6 +134,7 @@ _REMEDIES: Final[dict[WaitReason, str]] = {
     WaitReason.GUARANTEED: "Ask for a shorter guarantee or none: what is guaranteed to others is lent "
     "to work without one.",
     WaitReason.RESERVED: "Ask for a shorter guarantee, so that it can run until then.",
+    WaitReason.HEADROOM: "Ask for at most 2 GPUs and 15 minutes of protection, or wait.",
     WaitReason.TOO_LARGE: "Ask for fewer GPUs, or ask an administrator what became of the machine.",
     WaitReason.BEING_FREED: "Nothing to do: it starts as soon as they are free.",
     WaitReason.PREEMPTION_PAUSED: "Wait until the pause ends, or ask an administrator to end it.",

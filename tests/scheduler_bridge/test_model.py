@@ -43,6 +43,7 @@ EVIDENCE = {
     "free": 0,
     "team": "red",
     "teams": ["red", "blue"],
+    "headroom": 4,
     "limit": 1,
     "used": 1,
     "largest": 4,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_bridge.policy.columns import Columns
+from scheduler_bridge.policy.columns import Columns, group_of
 from scheduler_bridge.policy.passing import Decided, Desk
 from scheduler_bridge.policy.planner import plan
 from scheduler_bridge.policy.values import (
@@ -198,6 +198,80 @@ def test_inside_a_team_a_turn_ends_for_who_waited_for_all_of_it() -> None:
     assert victims(decide(1, queue=[allocated("late", since=NOW - 60)], runs=runs)) == []
 
 
+def test_a_turn_ends_right_after_a_checkpoint() -> None:
+    """What is lost with it is at most a hundredth of it."""
+    rules = teams(red=TeamRules(balance=1e6, share=0.5), blue=TeamRules(share=0.5))
+
+    def after(seconds: float) -> list[tuple[str, PreemptionReason]]:
+        runs = [job("turn", "n0g0", team="blue", since=NOW - 8 * HOUR, saved_at=NOW - seconds)]
+        return victims(decide(1, queue=[allocated("next")], runs=runs, rules=rules))
+
+    assert after(250) == [("turn", PreemptionReason.TURN_ENDED)]
+    assert after(300) == []
+
+
+def test_debug_work_neither_ends_turns_nor_has_them_ended() -> None:
+    rules = teams(red=TeamRules(balance=1e6, share=0.5), blue=TeamRules(share=0.5))
+    runs = [job("turn", "n0g0", team="blue", saved_at=NOW)]
+    short = pending("short", min_runtime=900.0)
+    assert victims(decide(1, queue=[short], runs=runs, rules=rules)) == []
+    since = NOW - 1000
+    debug = [job("debug", "n0g0", team="blue", since=since, yields_from=since + 900, saved_at=NOW)]
+    assert victims(decide(1, queue=[allocated("next")], runs=debug, rules=rules)) == []
+
+
+def test_slack_has_a_moment_before_it_yields_but_not_to_who_is_guaranteed() -> None:
+    runs = [job("slack", "n0g0", team="blue", since=NOW - 200, is_allocated=False)]
+    assert victims(decide(1, queue=[allocated("paid")], runs=runs)) == []
+    rules = teams(red=TeamRules(guaranteed=1))
+    assert victims(decide(1, queue=[allocated("claim")], runs=runs, rules=rules)) == [
+        ("slack", PreemptionReason.UNALLOCATED)
+    ]
+
+
+def test_nobody_takes_turns_at_making_the_other_yield() -> None:
+    runs = [job("other", "n0g0", priority=0)]
+    assert victims(decide(1, queue=[allocated("a")], runs=runs))
+    assert victims(decide(1, queue=[allocated("a", yielded_to=("other",))], runs=runs)) == []
+
+
+def test_a_pass_costs_others_no_more_than_the_budget() -> None:
+    runs = [
+        job(f"v{n}", f"n0g{n}", priority=0, since=NOW - 1000, saved_at=NOW - 80) for n in range(3)
+    ]
+    queue = [allocated(f"a{n}", since=n) for n in range(3)]
+
+    def asked(budget: float) -> int:
+        return len(victims(decide(3, queue=queue, runs=runs, rules=Rules(loss_budget=budget))))
+
+    assert [asked(99.0), asked(100.0), asked(250.0), asked(300.0)] == [0, 1, 2, 3]
+
+
+def test_idle_sessions_and_guarantees_cost_the_budget_nothing_that_stops_them() -> None:
+    rules = Rules(loss_budget=0.0)
+    assert victims(decide(1, queue=[allocated("a")], runs=[idle("s", "n0g0")], rules=rules))
+    rules = Rules(loss_budget=0.0, teams={"red": TeamRules(guaranteed=1), "blue": TeamRules()})
+    runs = [job("lent", "n0g0", team="blue")]
+    assert victims(decide(1, queue=[allocated("claim")], runs=runs, rules=rules))
+
+
+# -- headroom --------------------------------------------------------------------------------
+
+
+def test_the_last_gpus_are_left_to_debug_work() -> None:
+    rules = Rules(headroom=1)
+    queue = [allocated("a"), allocated("b", since=1), pending("short", since=2, min_runtime=900.0)]
+    decided = decide(2, queue=queue, rules=rules)
+    assert placed(decided) == ["a", "short"]
+    assert reasons(decided) == {"b": WaitReason.HEADROOM}
+
+
+def test_nobody_is_preempted_for_what_headroom_alone_keeps_from_starting() -> None:
+    runs = [idle("s", "n0g0")]
+    decided = decide(2, queue=[allocated("a")], runs=runs, rules=Rules(headroom=1))
+    assert victims(decided) == [] and reasons(decided) == {"a": WaitReason.HEADROOM}
+
+
 # -- victims ---------------------------------------------------------------------------------
 
 
@@ -235,6 +309,20 @@ def test_a_gang_yields_as_a_whole() -> None:
     assert [v for v, _ in victims(decided)] == ["gang"]
 
 
+def test_a_gangs_victims_are_looked_for_in_each_cluster() -> None:
+    """The cheapest machines of all are of no use to it when they lie in two clusters."""
+    nodes = [machine(f"{c}{n}", 1, cluster=c) for c in ("west", "east") for n in range(4)]
+    runs = [
+        job(f"r-{node.name}", *node.gpus, priority=0, saved_at=NOW - (100 if number % 2 else 200))
+        for number, node in enumerate(nodes)
+    ]
+    holders = {gpu: it.id for it in runs for gpu in it.gpus}
+    gang = allocated("gang", nodes=4)
+    decided = plan(FleetState(tuple(nodes), holders), [gang], runs, Rules(), NOW)
+    assert len({name.removeprefix("r-")[:4] for name, _ in victims(decided)}) == 1
+    assert len(victims(decided)) == 4
+
+
 # -- reservation and backfill ----------------------------------------------------------------
 
 
@@ -264,6 +352,28 @@ def test_reserved_gpus_meanwhile_serve_work(what: str, more: dict[str, Any], may
     assert placed(decided) == (["small"] if may else [])
     if not may:
         assert reasons(decided)["small"] is WaitReason.RESERVED
+
+
+def test_what_is_reserved_for_one_is_not_reserved_for_another() -> None:
+    runs = [protected(f"r{n}", f"n{n}g0", until=NOW + 100 * n) for n in range(1, 5)]
+    queue = [allocated("first", nodes=2), allocated("second", nodes=2, team="x")]
+    queue.append(allocated("like the first", nodes=2, since=1))
+    holders = tuple(job("r0", "n0g0", team="blue", preemptible=False) for _ in range(1))
+    decided = decide(1, 1, 1, 1, 1, queue=queue, runs=(*holders, *runs))
+    told = {w.id: w.evidence.get("starts_by", 0) - NOW for w in decided.waits}
+    assert told == {"first": 200, "second": 400, "like the first": -NOW}
+
+
+def test_a_reservation_holds_when_only_an_arrival_is_looked_at() -> None:
+    columns = Columns(fleet(2).nodes)
+    columns.start(protected("b", until=NOW + 900), ((0, 1),))
+    columns.submit(allocated("gang", gpus=2))
+    first = run(columns)
+    columns.reservations = first.reservations
+    columns.submit(long := allocated("long", since=5))
+    assert run(columns, only=[group_of(long)]).placements == ()
+    columns.submit(short := pending("short", since=6, min_runtime=600.0))
+    assert [name for name, _ in run(columns, only=[group_of(short)]).placements] == ["short"]
 
 
 def test_nobody_knows_when_if_nothing_ever_yields() -> None:

@@ -17,7 +17,7 @@ from scheduler_bridge.policy.columns import Columns, Takes
 from scheduler_bridge.policy.passing import Decided, Desk
 from scheduler_bridge.policy.rooms import eligible, room
 from scheduler_bridge.policy.values import NodeState, Pending, Rules, Running, TeamRules
-from scheduler_bridge.policy.victims import candidates, choose
+from scheduler_bridge.policy.victims import Yielders, choose
 
 NOW = 10_000.0
 TEAMS = ("red", "blue", "green")
@@ -245,7 +245,7 @@ def test_victims_cost_least(world: World) -> None:
         within = eligible(pools, item)
         if item.nodes != 1 or not item.gpus or room(pools, item, free, within):
             continue
-        found = candidates(item, work, accounts, NOW)
+        found = Yielders(work, accounts, NOW).candidates(item)
         making = choose(item, pools, work, found, free, within)
         rows = [int(row) for row in np.flatnonzero(np.isfinite(found.cost))]
         best = cheapest(columns, item, free, within, rows, found.cost)

@@ -212,14 +212,19 @@ async def test_a_job_is_ended_when_it_has_run_for_all_it_may(plugin: InProcessSc
 async def test_a_turn_ends_with_its_protection_for_who_waited_for_it(
     plugin: InProcessScheduler,
 ) -> None:
-    first, grant = await running(plugin, job(min_runtime_seconds=100.0))
-    second = await plugin.submit(job(min_runtime_seconds=100.0), key="second")
-    # Whoever waits from the same moment on has waited for all of it.
-    assert (await plugin.get(first.id)).desired is Desired.RUNNING
-    plugin.advance(100)
+    first, grant = await running(plugin, job(min_runtime_seconds=1000.0))
+    second = await plugin.submit(job(min_runtime_seconds=1000.0), key="second")
+    # Whoever waits from the same moment on has waited for all of it. The first never reports what it
+    # has saved, so it may go on for one more protection.
+    for _ in range(3):
+        plugin.advance(500)
+        await beat(plugin, grant)
+        assert (await plugin.get(first.id)).desired is Desired.RUNNING
+    plugin.advance(500)
     yielding = await plugin.get(first.id)
     assert yielding.desired is Desired.SUSPENDED
     assert "turn" in yielding.desired_reason and len(yielding.preempted_at) == 1
+    assert yielding.yielded_to == (second.id,)
     await move(plugin, grant, Phase.PREEMPTING)
     await move(plugin, grant, Phase.QUEUED)
     assert (await plugin.get(second.id)).phase is Phase.STARTING
