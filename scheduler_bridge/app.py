@@ -40,7 +40,9 @@ from scheduler_bridge.engine.settings import Settings, SystemClock
 from scheduler_bridge.engine.steward import Steward
 from scheduler_bridge.logs import configure_logging
 from scheduler_bridge.metrics import Metrics
+from scheduler_bridge.model.usage import HOURS_PER_DAY
 from scheduler_bridge.model.workload import Node
+from scheduler_bridge.policy.usage_window import UsageWindow
 from scheduler_bridge.policy.values import Rules
 from scheduler_bridge.policy.visibility import Visibility
 from scheduler_bridge.store.base import StoreError
@@ -170,6 +172,24 @@ class SchedulerService(Application):
     user_requests_at_once = Integer(
         200, min=1, help="How many more a user may make at once after a rest."
     ).tag(config=True)
+    usage_lookback_days = Integer(
+        30,
+        min=1,
+        max=366,
+        help="How many days back GPU time counts in a team's balance (owed less delivered), which "
+        "decides whose work goes first. Lower: the past is over sooner.",
+    ).tag(config=True)
+    usage_half_life_days = Float(
+        7.0,
+        min=0.0,
+        help="After how many days GPU time counts half in the balance; 0: all counts the same.",
+    ).tag(config=True)
+    forgiveness_days = Integer(
+        14,
+        min=-1,
+        help="What a team had above its due more than so many days ago is forgiven. -1: never "
+        "before `usage_lookback_days`.",
+    ).tag(config=True)
     json_logs = Bool(True, help="One JSON object per line; False: lines for people.").tag(
         config=True
     )
@@ -278,6 +298,11 @@ class SchedulerService(Application):
             silent_seconds=self.node_silent_seconds,
             queue_visibility=Visibility(self.queue_visibility),
             rules=Rules(dict(self.team_gpu_limits), None if limit < 0 else limit),
+            usage_window=UsageWindow(
+                self.usage_lookback_days * HOURS_PER_DAY,
+                self.usage_half_life_days * HOURS_PER_DAY or None,
+                None if self.forgiveness_days < 0 else self.forgiveness_days * HOURS_PER_DAY,
+            ),
         )
 
     async def _serve(self, books: Books, tokens: dict[str, str]) -> None:
@@ -292,7 +317,7 @@ class SchedulerService(Application):
         )
         await self._learn(scheduler)
         gateway = self._gateway(scheduler)
-        metrics = Metrics(books)
+        metrics = Metrics(books, scheduler.ledger)
         runner = Runner(
             scheduler,
             steward=Steward(scheduler, cluster),

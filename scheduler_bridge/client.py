@@ -12,6 +12,7 @@ import asyncio
 import builtins
 import os
 from collections.abc import AsyncIterator, Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -32,6 +33,7 @@ from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
+from scheduler_bridge.model.usage import UsageQuestion, UsageReport
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -315,6 +317,15 @@ class SchedulerClient:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
+    async def usage(self, question: UsageQuestion) -> UsageReport:
+        query = {"group_by": str(question.group_by)}
+        if question.bucket is not None:
+            query["bucket"] = str(question.bucket)
+        for name, at in (("from", question.since), ("to", question.until)):
+            if at is not None:
+                query[name] = _moment(at)
+        return await self._call(wire.USAGE, "GET", "/usage", query=query)
+
     async def aclose(self) -> None:
         await self._client.aclose()
 
@@ -367,6 +378,14 @@ class SchedulerClient:
 def _part(text: str) -> str:
     """A value as one part of a path."""
     return quote(text, safe="")
+
+
+def _moment(at: float) -> str:
+    """UNIX seconds as ISO 8601. Raises `Refused` for what is no time."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise Refused(f"{at} seconds is no time between 1970 and 9999.") from error
 
 
 def _parse(adapter: TypeAdapter[Value], content: bytes) -> Value:

@@ -27,10 +27,12 @@ from scheduler_bridge.engine.giving_up import (
 from scheduler_bridge.engine.queue_view import queue_view
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, ManualClock, Settings, SystemClock
+from scheduler_bridge.engine.usage import report
 from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
+from scheduler_bridge.model.usage import UsageQuestion, UsageReport
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -234,6 +236,9 @@ class InProcessScheduler:
 
     async def undo_teams(self, change_id: str, *, reason: str, actor: str) -> ChangeSet:
         return teams.undo(self.engine, change_id, author=actor, reason=reason)
+
+    async def usage(self, question: UsageQuestion) -> UsageReport:
+        return report(self.engine, question)
 
     async def aclose(self) -> None:
         self.engine.close()

@@ -10,7 +10,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.ledger import Ledger
 from scheduler_bridge.engine.presence import standing_of
+from scheduler_bridge.ledger_metrics import LedgerCollector
 from scheduler_bridge.model.nodes import NodeStanding
 from scheduler_bridge.model.workload import Event
 
@@ -20,9 +22,10 @@ _WAIT_BUCKETS = (0.1, 1, 5, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 class Metrics:
     """One registry per scheduler, so that several may live in one process."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, ledger: Ledger) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Gauges(books))
+        self._registry.register(LedgerCollector(books, ledger))
         self._moves = Counter(
             "hubernate_moves",
             "Phase changes.",

@@ -14,6 +14,7 @@ from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
+from scheduler_bridge.model.usage import UsageQuestion, UsageReport
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -221,6 +222,11 @@ class SchedulerPlugin(Protocol):
     async def undo_teams(self, change_id: str, *, reason: str, actor: str) -> ChangeSet:
         """Take a change set back by another one. Raises `NotFound`, and `Refused` where later ones
         depend on what would go."""
+        ...
+
+    async def usage(self, question: UsageQuestion) -> UsageReport:
+        """GPU time by team, project, user or tag, with the teams' balances; users see their teams and
+        what they used themselves. Raises `Refused` for times that make no sense."""
         ...
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
+from scheduler_bridge.model.usage import UsageReport
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -157,6 +158,7 @@ GRANT: Final = TypeAdapter(Grant)
 INSTRUCTION: Final = TypeAdapter(Instruction)
 EVENT: Final = TypeAdapter(Event)
 EVENTS: Final = TypeAdapter(tuple[Event, ...])
+USAGE: Final = TypeAdapter(UsageReport)
 FLEET: Final = TypeAdapter(FleetView)
 EXPLANATION: Final = TypeAdapter(Explanation)
 PAUSE: Final = TypeAdapter(Pause)

@@ -26,6 +26,7 @@ from scheduler_bridge.api.routes import (
 )
 from scheduler_bridge.api.stream import stream_routes
 from scheduler_bridge.api.teams import team_routes
+from scheduler_bridge.api.usage import usage_routes
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.wire import PREFIX
 
@@ -56,6 +57,7 @@ def create_service(
         lease_routes(operations),
         fleet_routes(operations),
         team_routes(operations),
+        usage_routes(operations),
         node_routes(operations),
         stream_routes(operations),
     ):

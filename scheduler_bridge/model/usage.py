@@ -8,7 +8,7 @@ millisecond. Hours are numbered from 1970 (UTC).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntFlag
+from enum import IntFlag, StrEnum
 from typing import Final, NamedTuple
 
 MILLI: Final = 1000
@@ -87,14 +87,42 @@ class FleetSums(NamedTuple):
         return FleetSums(*(mine + theirs * times for mine, theirs in zip(self, other, strict=True)))
 
 
+class Grouping(StrEnum):
+    """What a line of a report is about."""
+
+    TEAM = "team"
+    PROJECT = "project"
+    USER = "user"
+    TAG = "tag"
+
+
+class Bucket(StrEnum):
+    """Into which pieces (UTC) a report cuts the time."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuestion:
+    """From when to when (UNIX seconds; None: 30 days before `until`, and now), by what, and in which
+    pieces (None: one for all)."""
+
+    since: float | None = None
+    until: float | None = None
+    group_by: Grouping = Grouping.TEAM
+    bucket: Bucket | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """Usage of one group (a team, project, user or tag; the others are empty) in one bucket, which
-    begins at `at` (UNIX seconds). All amounts are GPU-seconds.
+    """Usage of one group (a team, a project with its team, a user or a tag; the rest is empty) in one
+    bucket, which begins at `at` (UNIX seconds). All amounts are GPU-seconds.
 
     `delivered` is what was held: `allocated` and `unallocated` together; the next three are parts of
     it. `given_back` is what suspended sessions did not hold. What follows is about teams and None
-    elsewhere: see `TeamSums`. `cost` is `delivered` at the team's present price per GPU-hour."""
+    elsewhere: see `TeamSums`. A team's line includes its sub-teams. `cost` is `delivered` at the
+    present prices per GPU-hour of the teams that were charged; None where none of them has a price."""
 
     at: float
     team: str = ""
