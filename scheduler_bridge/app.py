@@ -38,6 +38,7 @@ from scheduler_bridge.engine.runner import Runner
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Settings, SystemClock
 from scheduler_bridge.engine.steward import Steward
+from scheduler_bridge.estimate_metrics import EstimateCollector
 from scheduler_bridge.logs import configure_logging
 from scheduler_bridge.metrics import Metrics
 from scheduler_bridge.model.usage import HOURS_PER_DAY
@@ -318,6 +319,7 @@ class SchedulerService(Application):
         await self._learn(scheduler)
         gateway = self._gateway(scheduler)
         metrics = Metrics(books, scheduler.ledger)
+        metrics.add(EstimateCollector(scheduler.estimates))
         runner = Runner(
             scheduler,
             steward=Steward(scheduler, cluster),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -30,10 +30,12 @@ from scheduler_bridge.errors import (
     Unavailable,
 )
 from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
+from scheduler_bridge.model.outlook import Variant
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.usage import UsageQuestion, UsageReport
+from scheduler_bridge.model.what_if import Outlook
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -204,6 +206,12 @@ class SchedulerClient:
         path = f"/workloads/{_part(workload_id)}/expire"
         body = wire.EXPIRE.dump_json(wire.ExpireBody(snapshot))
         return await self._call(wire.WORKLOAD, "POST", path, body)
+
+    async def what_if(
+        self, spec: WorkloadSpec, variants: Sequence[Variant] = ()
+    ) -> builtins.tuple[Outlook, ...]:
+        body = wire.WHAT_IF.dump_json(wire.WhatIfBody(spec, (*variants,)))
+        return await self._call(wire.OUTLOOKS, "POST", "/what-if", body)
 
     async def queue(self) -> QueueView:
         return await self._call(wire.QUEUE, "GET", "/queue")

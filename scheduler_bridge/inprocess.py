@@ -6,7 +6,7 @@ For tests and simulations. Jobs are placed but launched by nobody: take up their
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from scheduler_bridge.agent.inventory import virtual_gpus
@@ -29,10 +29,12 @@ from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, ManualClock, Settings, SystemClock
 from scheduler_bridge.engine.usage import report
 from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
+from scheduler_bridge.model.outlook import Variant
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.usage import UsageQuestion, UsageReport
+from scheduler_bridge.model.what_if import Outlook
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -177,6 +179,11 @@ class InProcessScheduler:
 
     async def fleet(self) -> FleetView:
         return self.engine.fleet()
+
+    async def what_if(
+        self, spec: WorkloadSpec, variants: Sequence[Variant] = ()
+    ) -> builtins.tuple[Outlook, ...]:
+        return self.engine.outlooks.what_if(spec, variants, ())
 
     async def queue(self) -> QueueView:
         return queue_view(self.engine, Viewer("", sees_all=True))

@@ -55,6 +55,10 @@ class Metrics:
         )
         books.changed.append(self._count)
 
+    def add(self, collector: Collector) -> None:
+        """Ask this one too."""
+        self._registry.register(collector)
+
     def text(self) -> bytes:
         """Everything, in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -7,14 +7,16 @@ serves tests. One contract suite runs on every implementation. All methods raise
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Protocol
 
 from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
+from scheduler_bridge.model.outlook import Variant
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.usage import UsageQuestion, UsageReport
+from scheduler_bridge.model.what_if import Outlook
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -195,7 +197,17 @@ class SchedulerPlugin(Protocol):
         ...
 
     async def why(self, workload_id: str) -> Explanation:
-        """Why it waits, runs, or ended."""
+        """Why it waits, runs, or ended; of what waits also the smallest changes that would start it now,
+        and when it starts."""
+        ...
+
+    async def what_if(
+        self, spec: WorkloadSpec, variants: Sequence[Variant] = ()
+    ) -> tuple[Outlook, ...]:
+        """What would come of the spec if it were submitted now, then of each variant; without variants,
+        of the spec with no protection, 15 minutes and 8 hours of it. Changes nothing. What would be
+        refused says so in its outlook. Raises `NotAllowed` for somebody else's work, or a team of which
+        its user is not."""
         ...
 
     async def pause(self, scope: str, *, seconds: float, reason: str, actor: str) -> Pause:

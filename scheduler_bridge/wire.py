@@ -11,10 +11,12 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from scheduler_bridge.model.nodes import Losses, NodeRecord, NodeStatus
+from scheduler_bridge.model.outlook import Variant
 from scheduler_bridge.model.phases import Desired, Phase
 from scheduler_bridge.model.queue import QueueView
 from scheduler_bridge.model.teams import ChangeSet, Proposal, TeamsView
 from scheduler_bridge.model.usage import UsageReport
+from scheduler_bridge.model.what_if import Outlook
 from scheduler_bridge.model.workload import (
     Event,
     Expiry,
@@ -41,6 +43,14 @@ class SubmitBody:
 
     spec: WorkloadSpec
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfBody:
+    """Body of `POST /what-if`. Without `variants`, the spec's price with other guarantees is told."""
+
+    spec: WorkloadSpec
+    variants: tuple[Variant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +185,5 @@ LOSSES: Final = TypeAdapter(Losses)
 NODES: Final = TypeAdapter(tuple[NodeStatus, ...])
 NODE_RECORD: Final = TypeAdapter(NodeRecord)
 QUEUE: Final = TypeAdapter(QueueView)
+WHAT_IF: Final = TypeAdapter(WhatIfBody)
+OUTLOOKS: Final = TypeAdapter(tuple[Outlook, ...])

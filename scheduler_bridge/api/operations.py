@@ -54,12 +54,7 @@ class Operations:
             raise NotAllowed("Sessions are started through the Hub.", remedy="Open the Hub's page.")
         if not caller.owns(spec.user):
             raise NotAllowed(f"user: {caller.name} may submit jobs as {caller.name} only.")
-        mine = {*self.usable_teams(caller, "", frozenset()), DEFAULT_TEAM}
-        if spec.team not in mine:
-            raise NotAllowed(
-                f"team: {caller.name} is not in {spec.team!r}.",
-                remedy=f"Use one of: {', '.join(sorted(mine))}.",
-            )
+        self.require_team(caller, spec.team)
         if key.startswith("session:"):
             raise Refused("key: keys that begin with session: belong to the Hub.")
         live = len(self.scheduler.list(user=caller.user))
@@ -69,6 +64,21 @@ class Operations:
                 f"the limit is {MAX_LIVE_PER_USER}.",
                 remedy="Wait until some have ended, or cancel some.",
             )
+
+    def require_team(self, caller: Caller, team: str) -> None:
+        """Raise `NotAllowed` if a user may not use the team's share."""
+        if caller.sees_all:
+            return
+        mine = {*self.usable_teams(caller, "", frozenset()), DEFAULT_TEAM}
+        if team not in mine:
+            raise NotAllowed(
+                f"team: {caller.name} is not in {team!r}.",
+                remedy=f"Use one of: {', '.join(sorted(mine))}.",
+            )
+
+    def teams_of(self, caller: Caller, owner: str) -> tuple[str, ...]:
+        """The teams whose share the owner of some work may use, as far as the caller shows it."""
+        return self.usable_teams(caller, "", caller.groups) if caller.owns(owner) else ()
 
     def find(self, caller: Caller, key: str) -> Workload | None:
         """By key, if visible."""

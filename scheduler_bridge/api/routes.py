@@ -161,8 +161,8 @@ def story_routes(operations: Operations) -> APIRouter:
 
     @router.get("/workloads/{workload_id}/why", response_model=Explanation)
     async def why(who: Who, workload_id: str) -> Response:
-        operations.visible(who, workload_id)
-        found = scheduler.why(workload_id)
+        workload = operations.visible(who, workload_id)
+        found = scheduler.why(workload_id, operations.teams_of(who, workload.spec.user))
         return as_json(wire.EXPLANATION, operations.sights.explanation(who, found))
 
     @router.get("/workloads/{workload_id}/output", response_model=Output)

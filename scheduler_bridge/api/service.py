@@ -14,6 +14,7 @@ from scheduler_bridge.api.auth import Authenticator
 from scheduler_bridge.api.middleware import BodyLimit, HubPrefix
 from scheduler_bridge.api.node_routes import node_routes
 from scheduler_bridge.api.operations import Operations
+from scheduler_bridge.api.outlook_routes import outlook_routes
 from scheduler_bridge.api.patience import HungUp
 from scheduler_bridge.api.rates import Rate, Rates
 from scheduler_bridge.api.routes import (
@@ -59,6 +60,7 @@ def create_service(
         team_routes(operations),
         usage_routes(operations),
         node_routes(operations),
+        outlook_routes(operations),
         stream_routes(operations),
     ):
         app.include_router(router, prefix=PREFIX)

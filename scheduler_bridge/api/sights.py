@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -12,11 +13,18 @@ from scheduler_bridge.engine.queue_view import queue_view
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.errors import NotFound
 from scheduler_bridge.model.nodes import NodeHolder, NodeStatus
+from scheduler_bridge.model.outlook import Change
 from scheduler_bridge.model.queue import QueueView, called
+from scheduler_bridge.model.what_if import Outlook
 from scheduler_bridge.model.workload import Event, Explanation, FleetView
 from scheduler_bridge.policy.visibility import SOMEBODY, Viewer, Visibility, may_know, redacted
 
 _SHOWN_OF_OTHERS: Final = frozenset({"submitted", "phase"})
+
+
+def _shown(change: Change, name_of: Callable[[str], str]) -> Change:
+    last = tuple(name_of(each) for each in change.last)
+    return replace(change, text=redacted(change.text, name_of), last=last)
 
 
 class Sights:
@@ -67,7 +75,19 @@ class Sights:
             text=redacted(found.text, name_of),
             evidence=redacted(found.evidence, name_of),
             remedy=redacted(found.remedy, name_of),
+            changes=tuple(_shown(each, name_of) for each in found.changes),
         )
+
+    def outlook(self, caller: Caller, found: Outlook) -> Outlook:
+        """What would come of work, with others' called by name or only counted."""
+        if caller.sees_all:
+            return found
+
+        def name_of(workload_id: str) -> str:
+            return self._name(caller, workload_id)
+
+        changes = tuple(_shown(each, name_of) for each in found.changes)
+        return replace(found, text=redacted(found.text, name_of), changes=changes)
 
     def event(self, caller: Caller, event: Event) -> Event | None:
         """Own events with others' work redacted, and of others' what happened, if the rule allows;

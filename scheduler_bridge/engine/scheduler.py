@@ -18,16 +18,19 @@ from scheduler_bridge.engine.board import Board
 from scheduler_bridge.engine.books import EVENTS_BELL, Books
 from scheduler_bridge.engine.budgets import refuse_unknown, rules_now
 from scheduler_bridge.engine.cycle import forecast, run_cycle, why_it_waits
+from scheduler_bridge.engine.estimates import Estimates
 from scheduler_bridge.engine.explain import explain
 from scheduler_bridge.engine.holders import Standing
 from scheduler_bridge.engine.ledger import Ledger
 from scheduler_bridge.engine.losses import keep_late_snapshot
 from scheduler_bridge.engine.moves import Told, move_by_holder
+from scheduler_bridge.engine.outlooks import Outlooks
 from scheduler_bridge.engine.presence import Presence
 from scheduler_bridge.engine.renewals import Renewals, renew_all
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.engine.timers import Timers
 from scheduler_bridge.errors import Conflict, Refused
+from scheduler_bridge.model.outlook import Estimate
 from scheduler_bridge.model.phases import HOLDS_LEASE, TERMINAL, Desired, Kind, Phase
 from scheduler_bridge.model.workload import (
     Event,
@@ -73,6 +76,8 @@ class Scheduler:
         renew_all(books, self.settings)
         self.presence = Presence(books, self.settings, lambda: self.wake())
         self._renewals = Renewals(books, self.settings, self.presence)
+        self.estimates = Estimates(books)
+        self.outlooks = Outlooks(self._board, self.estimates, lambda it: self._admit(it, "what-if"))
 
     # -- time --------------------------------------------------------------------------------
 
@@ -317,14 +322,24 @@ class Scheduler:
         books = self.books
         return FleetView(books.nodes, books.holders(), queued, books.active_pauses())
 
-    def why(self, workload_id: str) -> Explanation:
-        """Why it waits, runs, or ended."""
+    def why(self, workload_id: str, teams: Iterable[str] = ()) -> Explanation:
+        """Why it waits, runs, or ended. `teams` are those of its owner, as far as the asker knows."""
         workload = self.get(workload_id)
         resume = None
         if workload.phase is Phase.SUSPENDED:
             resume = forecast(self._board, workload)
         wait = why_it_waits(self._board, workload) if workload.phase is Phase.QUEUED else None
-        return explain(self.books, workload, wait, resume)
+        found = explain(self.books, workload, wait, resume)
+        if wait is None:
+            return found
+        estimate = self.outlooks.estimate(workload, wait)
+        self.estimates.keep()
+        return replace(found, changes=self.outlooks.changes(workload, teams), estimate=estimate)
+
+    def estimate(self, workload: Workload) -> Estimate | None:
+        """When a queued workload starts; None before the planner has come to it."""
+        wait = why_it_waits(self._board, workload)
+        return None if wait is None else self.outlooks.estimate(workload, wait)
 
     def learn(self, node: str, facts: Mapping[str, str]) -> None:
         """Take over what a machine is now."""

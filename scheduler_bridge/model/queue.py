@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduler_bridge.model.outlook import Estimate
 from scheduler_bridge.model.phases import Kind
 from scheduler_bridge.model.workload import WorkloadSpec
 
@@ -17,8 +18,8 @@ def called(spec: WorkloadSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueuedWork:
-    """One workload that waits. `since` in UNIX seconds; `reason` only for its owner and those who
-    look after everybody's work."""
+    """One workload that waits. `since` in UNIX seconds; `reason`, and of the first rows `estimate`, only
+    for its owner and those who look after everybody's work."""
 
     workload_id: str
     kind: Kind
@@ -31,6 +32,7 @@ class QueuedWork:
     since: float
     attempt: int = 0
     reason: str = ""
+    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)

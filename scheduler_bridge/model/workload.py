@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar, Final, NewType
 
+from scheduler_bridge.model.outlook import Change, Estimate
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 
 WorkloadId = NewType("WorkloadId", str)
@@ -292,7 +293,8 @@ class Forecast:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a workload is where it is: one dominant reason, evidence, and what would change it. For
-    a suspended session `resume` tells what would come of a resume now."""
+    a suspended session `resume` tells what would come of a resume now; for a queued workload `changes`
+    what would start it now, the smallest first, and `estimate` when it starts."""
 
     workload_id: WorkloadId
     reason: str
@@ -300,3 +302,5 @@ class Explanation:
     evidence: dict[str, Any] = field(default_factory=dict)
     remedy: str = ""
     resume: Forecast | None = None
+    changes: tuple[Change, ...] = ()
+    estimate: Estimate | None = None

@@ -10,7 +10,7 @@ waits of better days.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
@@ -26,10 +26,19 @@ PROBABILITY: Final = 0.8
 ENOUGH: Final = 20
 """Comparable waits, below which nothing is said."""
 
+AT_ONCE_SECONDS: Final = 1.0
+"""Shorter waits are none: who is told an estimate could not start at once."""
+
 REMEMBERED: Final = 1000
 """Latest waits of each class."""
 
-_RESERVED_PROBABILITY: Final = 0.9
+PROBABILITIES: Final[Mapping[str, float]] = {
+    "history": PROBABILITY,
+    "reservation": 0.9,
+    "freed": 0.9,
+}
+"""What is meant to come true, by what an estimate rests on."""
+
 _HOPELESS: Final = frozenset(
     {WaitReason.NO_NODE_FITS, WaitReason.TOO_LARGE, WaitReason.NO_READY_NODE}
 )
@@ -86,7 +95,7 @@ class History:
 
     def add(self, waited: Waited) -> None:
         """Somebody has started."""
-        for each in classes(waited):
+        for each in classes(waited) if waited.seconds >= AT_ONCE_SECONDS else ():
             self._ended.setdefault(each, deque(maxlen=REMEMBERED)).append(waited.seconds)
 
     def still_waiting(self, waits: Iterable[Waited]) -> None:
@@ -151,7 +160,7 @@ def estimate(
     if reason is WaitReason.PREEMPTION_PAUSED:
         return Estimate(now, reason="paused")
     if reason is WaitReason.BEING_FREED and freed_by is not None:
-        return Estimate(now, now, freed_by, _RESERVED_PROBABILITY, "freed")
+        return _known(now, now, freed_by, "freed")
     waited = Waited(
         max(now - item.since, 0.0), item.gpus * item.nodes, item.team, item.is_allocated, ahead
     )
@@ -159,7 +168,11 @@ def estimate(
     is_reserved = starts_by is not None and item.is_allocated
     if rest is not None and rest[1] < inf:
         latest = min(now + rest[1], starts_by if starts_by and is_reserved else inf)
-        return Estimate(now, min(now + rest[0], latest), latest, PROBABILITY, "history")
+        return _known(now, min(now + rest[0], latest), latest, "history")
     if is_reserved:
-        return Estimate(now, now, starts_by, _RESERVED_PROBABILITY, "reservation")
+        return _known(now, now, starts_by, "reservation")
     return Estimate(now, reason="too_few_started" if rest is None else "too_many_wait")
+
+
+def _known(now: float, earliest: float, latest: float | None, basis: str) -> Estimate:
+    return Estimate(now, earliest, latest, PROBABILITIES[basis], basis)

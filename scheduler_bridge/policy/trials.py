@@ -120,7 +120,8 @@ class Bench:
         first = reserve(
             item, columns.pools, columns.work, found, there, within, now, self.state.reservations
         )
-        return None if first is None else self._moment(first, found)
+        # what is there now and is not given to it will not be had by waiting for that
+        return None if first is None or first.at <= now else self._moment(first, found)
 
     def _moment(self, first: Reservation, found: Candidates) -> Moment:
         work, rows = self.state.columns.work, len(found.cost)

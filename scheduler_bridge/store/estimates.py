@@ -3,7 +3,7 @@ has waited before."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -46,8 +46,8 @@ class Tally:
 class EstimateStore(Protocol):
     """Synchronous, as `store.base.Store`."""
 
-    def add(self, given: Given) -> int:
-        """Remember one. Gives its number."""
+    def add(self, given: Sequence[Given]) -> tuple[int, ...]:
+        """Remember all or none. Gives their numbers."""
         ...
 
     def open(self) -> dict[int, Given]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from sqlalchemy import Engine, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 
 from scheduler_bridge.model.phases import Phase
 from scheduler_bridge.policy.estimates import Waited
@@ -22,13 +22,9 @@ class SqlEstimates:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(self, given: Given) -> int:
-        values = {name: getattr(given, name) for name in Given.__slots__}
+    def add(self, given: Sequence[Given]) -> tuple[int, ...]:
         with translated("refused a write"), self._engine.begin() as connection:
-            done = connection.execute(
-                insert(ESTIMATES).values(**values, fate=Fate.OPEN.value, settled_at=None)
-            )
-            return int(cast("Row[Any]", done.inserted_primary_key)[0])
+            return tuple(_add(connection, each) for each in given)
 
     def open(self) -> dict[int, Given]:
         query = select(ESTIMATES).where(ESTIMATES.c.fate == Fate.OPEN.value)
@@ -77,6 +73,14 @@ class SqlEstimates:
             )
             found = [row.evidence for row in connection.execute(query)]
         return tuple(_waited(each) for each in found if "waited_seconds" in each)
+
+
+def _add(connection: Connection, given: Given) -> int:
+    values = {name: getattr(given, name) for name in Given.__slots__}
+    done = connection.execute(
+        insert(ESTIMATES).values(**values, fate=Fate.OPEN.value, settled_at=None)
+    )
+    return int(cast("Row[Any]", done.inserted_primary_key)[0])
 
 
 def _waited(evidence: dict[str, Any]) -> Waited:

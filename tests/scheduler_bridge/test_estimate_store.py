@@ -33,15 +33,15 @@ def store(database: Database) -> Iterator[Store]:
 
 
 def test_what_was_given_is_known_after_a_restart(store: Store, database: Database) -> None:
-    first, second = store.estimates.add(GIVEN), store.estimates.add(NONE)
+    first, second = store.estimates.add([GIVEN, NONE])
     store.close()
     with closing(database.open()) as again:
         assert again.estimates.open() == {first: GIVEN, second: NONE}
 
 
 def test_what_came_of_them_is_counted(store: Store) -> None:
-    numbers = [store.estimates.add(replace(GIVEN, workload_id=f"j-{n}")) for n in range(4)]
-    other = store.estimates.add(replace(GIVEN, basis="reservation"))
+    numbers = store.estimates.add([replace(GIVEN, workload_id=f"j-{n}") for n in range(4)])
+    (other,) = store.estimates.add([replace(GIVEN, basis="reservation")])
     store.estimates.settle(
         [
             (numbers[0], Fate.WITHIN, 5.0),
@@ -60,8 +60,7 @@ def test_what_came_of_them_is_counted(store: Store) -> None:
 
 
 def test_old_ones_are_forgotten(store: Store) -> None:
-    store.estimates.add(GIVEN)
-    kept = store.estimates.add(replace(GIVEN, given_at=GIVEN.given_at + 10))
+    _, kept = store.estimates.add([GIVEN, replace(GIVEN, given_at=GIVEN.given_at + 10)])
     store.estimates.forget(before=GIVEN.given_at + 5)
     assert set(store.estimates.open()) == {kept}
 

@@ -179,3 +179,8 @@ def test_no_estimate_where_too_little_is_known() -> None:
 def test_gpus_that_are_being_freed() -> None:
     found = told(WaitReason.BEING_FREED, freed_by=NOW + 30)
     assert (found.latest, found.basis) == (NOW + 30, "freed")
+
+
+def test_who_started_at_once_did_not_wait() -> None:
+    known = history(*(waited(0.1) for _ in range(1000)), *(waited(60.0) for _ in range(ENOUGH)))
+    assert known.rest(waited(0)) == (60.0, 60.0)
