@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import functools
 import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ from snapshot.scratch import Scratch, scratch
 
 RESTORE_SECONDS = 120.0
 PID_FILE = "restored.pid"
+LOCK_FILE = "restore.lock"
 LONGEST_NOTE = 400
 _FILES = "files.img"
 _ADAPTED = (_FILES, locks.FILE)  # written once it is known what the world is like by now
@@ -87,7 +89,7 @@ class Restore:
     async def run(self, manifest_key: str) -> Thawed:
         """Thaw. Raises `SnapshotRefusedError` or `CannotThawError`."""
         try:
-            with scratch() as folder:
+            with self._alone(), scratch() as folder:
                 return await self._run_lazily(manifest_key, folder)
         except TamperedError as error:
             raise SnapshotRefusedError(error.message, remedy=START_FRESH) from error
@@ -102,6 +104,28 @@ class Restore:
             raise CannotThawError("Bringing the session back took too long.") from error
         except (OSError, ValueError, sandbox.SandboxError) as error:
             raise CannotThawError(f"The session could not be brought back: {error}") from error
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else brings this sandbox back, and nothing of it lives: two trees of one snapshot
+        would write the same files."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(Path(self.spec.directory, LOCK_FILE), flags, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CannotThawError(
+                    "The session is being brought back already.", remedy="Wait until it is there."
+                ) from None
+            if living := half_built(self.spec.directory):
+                raise CannotThawError(
+                    f"The session has processes on this machine already ({_numbers(living)}).",
+                    remedy="Use it as it is, or stop it first.",
+                )
+            yield
+        finally:
+            os.close(lock)
 
     async def _run_lazily(self, manifest_key: str, folder: Scratch) -> Thawed:
         """With memory that comes later, where this machine can do that."""
@@ -267,6 +291,11 @@ async def _served(filling: Escrow, folder: Scratch) -> AsyncIterator[asyncio.Fut
                 listener.shutdown(socket.SHUT_RDWR)
             await asyncio.wait({serving})
             serving.exception()  # looked at: where CRIU failed, why that ended says nothing
+
+
+def _numbers(processes: Sequence[Process]) -> str:
+    """A few of them, for people."""
+    return ", ".join(str(each.pid) for each in processes[:3])
 
 
 def _record(snapshot: Snapshot) -> record.TreeRecord:

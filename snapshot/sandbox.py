@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from snapshot import layer_base, plan, proc, programs, skeleton
 from snapshot.filling import marker
+from snapshot.half_built import half_built
 from snapshot.model import Process, SandboxSpec, Tools
 
 LAUNCH_SECONDS = 20.0
@@ -112,6 +113,19 @@ async def terminate(process: Process, grace_seconds: float) -> bool:
             " killed; one of them waits for a disk or a device."
         )
     return False
+
+
+async def clear(spec: SandboxSpec) -> int:
+    """End what is left of a sandbox whose supervisor was killed before it could write down that there
+    is one. Only for who has the sandbox to himself. Returns how many processes there were. Raises
+    `SandboxError` if they do not end."""
+    found = await asyncio.to_thread(half_built, spec.directory)
+    for process in found:
+        programs.send_signal(process, signal.SIGKILL)
+    for process in found:
+        if not await programs.wait_until_ended(process, END_SECONDS):
+            raise SandboxError(f"Process {process.pid} of an earlier sandbox does not end.")
+    return len(found)
 
 
 def _program(first: Process) -> Process:

@@ -7,6 +7,7 @@ tells goes over one socket to the supervisor; a supervisor that was replaced fin
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -91,6 +92,7 @@ class Filler:
         self._poll = select.epoll()
         self._tree, self._criu, self._pid_file = -1, 0, ""
         self._is_kept = False
+        self._bound = 0
         self._next = FIRST_FORKED
         self._told_at = self._began = 0.0
 
@@ -152,7 +154,7 @@ class Filler:
         finally:
             self._feed.close()
             listener.close()
-            (self._order.directory / SOCKET_FILE).unlink(missing_ok=True)
+            self._remove_socket()
 
     def needed(self) -> list[int]:
         """The blocks that were asked for, in that order."""
@@ -307,8 +309,16 @@ class Filler:
             listener.bind(str(path))
         finally:
             os.umask(old)
+        self._bound = path.stat().st_ino
         listener.listen(1)
         return listener
+
+    def _remove_socket(self) -> None:
+        """Unless another restore in this folder has its own there by now."""
+        path = self._order.directory / SOCKET_FILE
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == self._bound:
+                path.unlink()
 
     def _is_filled(self) -> bool:
         return self._is_kept and self.remaining == 0

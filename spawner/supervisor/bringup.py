@@ -26,6 +26,7 @@ async def start(context: Context) -> None:
     # A job's command begins with its network; a server takes longer to come up anyway.
     held = not context.order.serve
     try:
+        await context.machine.clear(context.sandbox)
         context.process = await context.machine.start(context.sandbox, held=held)
         context.board.update(sandbox=context.process)
         await context.connect()
@@ -44,6 +45,7 @@ async def resume(context: Context) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
+        await context.machine.clear(context.sandbox)
         thawed = await context.machine.thaw(context.board.status.snapshot, context.sandbox)
         context.process, context.filling = thawed.process, thawed.filling
         steps = {**thawed.timings, "thaw": loop.time() - began}

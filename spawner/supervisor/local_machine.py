@@ -58,6 +58,13 @@ class LocalHost:
         self._linking = asyncio.Lock()
         self._wants_link = False
 
+    async def clear(self, spec: SandboxSpec) -> None:
+        try:
+            if count := await sandbox.clear(spec):
+                _log.warning("%d processes ended that an earlier supervisor had left", count)
+        except (sandbox.SandboxError, OSError) as error:
+            raise NotStartedError(str(error), remedy="Restart this machine.") from error
+
     async def start(self, spec: SandboxSpec, *, held: bool) -> Process:
         try:
             if held:

@@ -45,6 +45,11 @@ class StoreSilentError(MachineError):
 class Machine(Protocol):
     """One host. Blocking parts run outside the event loop."""
 
+    async def clear(self, spec: SandboxSpec) -> None:
+        """End what a supervisor left that was killed before it could write down which tree it had
+        made. Raises `NotStartedError`."""
+        ...
+
     async def start(self, spec: SandboxSpec, *, held: bool) -> Process:
         """Build the sandbox and start its first process; with `held` the command itself begins only
         with `release`. Raises `NotStartedError`."""

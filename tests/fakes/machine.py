@@ -54,12 +54,16 @@ class WorkingMachine:
         self.port = 0
         self.ignores_sigterm = False
         self.mended = False
+        self.cleared = 0
         self._pids = itertools.count(4_100_000)
         self._server: asyncio.Server | None = None
 
     def only_tree(self) -> Tree:
         """The tree that runs, or ran last."""
         return list(self.trees.values())[-1]
+
+    async def clear(self, spec: SandboxSpec) -> None:
+        self.cleared += 1
 
     async def start(self, spec: SandboxSpec, *, held: bool) -> Process:
         tree = self._new_tree()
@@ -321,3 +325,24 @@ class MachineThatLosesTheMemoryWithItsSupervisor(MachineWhoseMemoryArrivesLater)
             self.loses -= 1
             raise MemoryLostError("The programs that brought the session's memory are gone.")
         return await super().filling(manifest, spec)
+
+
+class MachineWithATreeThatNobodyKnows(WorkingMachine):
+    """An earlier supervisor was killed before it could say what it had made, each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = 0
+
+    async def start(self, spec: SandboxSpec, *, held: bool) -> Process:
+        self._look()
+        return await super().start(spec, held=held)
+
+    async def thaw(self, manifest: str, spec: SandboxSpec) -> Thawed:
+        self._look()
+        return await super().thaw(manifest, spec)
+
+    def _look(self) -> None:
+        if self.cleared == self._seen:
+            raise NotStartedError("The session has processes on this machine already.")
+        self._seen = self.cleared

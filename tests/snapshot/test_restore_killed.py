@@ -6,6 +6,7 @@ One suspended tree is resumed again and again: its snapshot stays what it is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -210,7 +211,8 @@ def then(strike: Callable[[Escrow], None], moment: str) -> Callable[..., Any]:
 
 
 def kill_criu(escrow: Escrow) -> None:
-    os.kill(int(escrow._restoring["pid"]), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(escrow._restoring["pid"]), signal.SIGKILL)
 
 
 def kill_guard(escrow: Escrow) -> None:
@@ -218,7 +220,7 @@ def kill_guard(escrow: Escrow) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("moment", ["restoring", "_hold", "_go"])
+@pytest.mark.parametrize("moment", ["restoring", "_hold"])
 async def test_a_criu_that_is_killed(
     asleep: Asleep, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +232,22 @@ async def test_a_criu_that_is_killed(
                 await asleep.box.thaw(asleep.stored)
     await asleep.nothing_is_left()
     assert asleep.box.output()[said:] == ""
+    await asleep.wakes()
+
+
+async def test_a_criu_that_is_killed_at_the_end_has_finished_or_has_not(
+    asleep: Asleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for nobody after it has said that these are all. Either way it is one tree or none."""
+    said = len(asleep.box.output())
+    with monkeypatch.context() as patched:
+        patched.setattr(Escrow, "_go", then(kill_criu, "_go"))
+        try:
+            await asleep.box.thaw(asleep.stored)
+        except CannotThawError:
+            await asleep.nothing_is_left()
+        else:
+            await asleep.is_sound(said)
     await asleep.wakes()
 
 
@@ -257,3 +275,21 @@ async def test_a_filler_that_is_killed_keeps_nobody_from_coming_back(
     said = len(asleep.box.output())
     await asleep.box.thaw(asleep.stored)
     await asleep.is_sound(said)
+
+
+async def test_of_two_resumes_at_once_one_is_refused_and_the_other_is_whole(asleep: Asleep) -> None:
+    """And a third one, that comes when the tree is there, leaves it alone."""
+    said = len(asleep.box.output())
+    two = [asleep.box.thaw(asleep.stored) for _ in range(2)]
+    refused = [
+        each for each in await asyncio.gather(*two, return_exceptions=True) if is_error(each)
+    ]
+    (why,) = map(str, refused)
+    assert "being brought back already" in why
+    with pytest.raises(CannotThawError, match="has processes on this machine already"):
+        await asleep.box.thaw(asleep.stored)
+    await asleep.is_sound(said)
+
+
+def is_error(outcome: object) -> bool:
+    return isinstance(outcome, BaseException)

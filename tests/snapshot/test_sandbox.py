@@ -67,6 +67,16 @@ async def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(box: Box
     assert await sandbox.terminate(process, 1) is True
 
 
+async def test_what_nobody_knows_is_ended_before_something_else_begins(box: Box) -> None:
+    """Its supervisor was killed before it could write down that there is a tree."""
+    lost = await box.start("/bin/sh", "-c", "sleep 1000 & sleep 1001 & echo up; wait")
+    await box.says("up")
+    members = proc.members(lost)
+    assert await sandbox.clear(box.spec) == len(members)
+    assert all(map(proc.has_ended, members))
+    assert await sandbox.clear(box.spec) == 0
+
+
 async def test_halt_stops_everything_and_go_on_leaves_stopped_ones_stopped(box: Box) -> None:
     process = await box.start("/bin/sh", "-c", "sleep 1000 & sleep 1001 & echo up; wait")
     await box.says("up")

@@ -22,6 +22,7 @@ from tests.fakes.machine import (
     MachineThatLosesItsSupervisorAfterTheCommit,
     MachineWhoseStoreComesBackLater,
     MachineWhoseStoreIsDown,
+    MachineWithATreeThatNobodyKnows,
     MachineWithDeafServer,
     MachineWithOpenGpuHandle,
     MachineWithoutNamespaces,
@@ -191,6 +192,17 @@ async def test_a_tree_that_ended_unwatched_is_not_called_suspended(tmp_path: Pat
         assert await s.outcome() is Outcome.EXITED
         assert s.status.exit_code == 3
         assert s.workload.phase is Phase.STOPPED
+
+
+async def test_a_tree_that_nobody_knows_keeps_no_session_from_coming(tmp_path: Path) -> None:
+    async with stage(tmp_path, MachineWithATreeThatNobodyKnows()) as s:
+        await s.begin()
+        await s.reaches(Phase.RUNNING)
+        await s.scheduler.desire(s.id, Desired.SUSPENDED, actor="r", reason="idle")
+        assert await s.outcome() is Outcome.SUSPENDED
+        await s.scheduler.desire(s.id, Desired.RUNNING, actor="alice", reason="back")
+        await s.begin("resume")
+        await s.reaches(Phase.RUNNING)
 
 
 async def test_a_resume_that_fails_keeps_the_snapshot(tmp_path: Path) -> None:
