@@ -30,7 +30,6 @@ from snapshot.removal import mark
 from snapshot.stores.base import Store
 from snapshot.stores.directory import DirectoryStore
 from snapshot.stores.retry import Patience, RetryingStore, again
-from snapshot.stores.s3 import S3Settings, S3Store
 from snapshot.writer import SnapshotWriter
 
 log = logging.getLogger(__name__)
@@ -168,10 +167,7 @@ def open_repository(
     key where there is none; without `ask` the store is not spoken to, and its bucket must be there.
     Raises `StoreDeniedError`, `StoreUnavailableError`."""
     patience = patience or Patience()
-    opened = _open_store(settings)
-    if ask and isinstance(opened, S3Store):
-        again(opened.create_bucket, patience)
-    store = RetryingStore(opened, patience)
+    store = RetryingStore(_open_store(settings, patience, ask=ask), patience)
     cache = None
     if settings.cache_directory:
         cache = PackCache(Path(settings.cache_directory), settings.cache_bytes)
@@ -179,17 +175,23 @@ def open_repository(
     return Repository(store, keys, cache=cache)
 
 
-def _open_store(settings: StoreSettings) -> Store:
+def _open_store(settings: StoreSettings, patience: Patience, *, ask: bool) -> Store:
     if settings.kind == "directory":
         return DirectoryStore(Path(settings.location))
     if settings.kind != "s3":
         raise StoreDeniedError(
             f"There is no kind of store called {settings.kind!r}.", remedy="Use s3 or directory."
         )
+    # Imported here because that takes a fifth of a second, for which a filler's memory waits.
+    from snapshot.stores.s3 import S3Settings, S3Store
+
     access, secret = _credentials(Path(settings.credentials_file))
-    return S3Store(
+    opened = S3Store(
         S3Settings(settings.location, settings.bucket, access, secret, region=settings.region)
     )
+    if ask:
+        again(opened.create_bucket, patience)
+    return opened
 
 
 def _credentials(path: Path) -> tuple[str, str]:

@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 CRIU_SOCKET = "lazy-pages.socket"
 _FINISHED = 0x52535446
 AGAIN_SECONDS = 1.0
+"""Between two fillers that take over: the first one does at once, somebody waits for memory."""
+
 CONNECT_SECONDS = 10.0
 ABANDON_SECONDS = 10.0
 
@@ -52,7 +54,7 @@ class Escrow:
         self._tree = -1
         self._children: list[threading.Thread] = []
         self._loop = asyncio.get_running_loop()
-        self._employed_at = -AGAIN_SECONDS
+        self._again_at = 0.0
         self._loop.add_reader(guard_socket.fileno(), self._guard_ended)
         self._outcome: asyncio.Future[None] = self._loop.create_future()
         self._outcome.add_done_callback(_look_at)
@@ -180,7 +182,6 @@ class Escrow:
             sock, theirs = wire.pair()
             command = (sys.executable, "-P", "-m", "snapshot.filling")
             self._children.append(_start(command, theirs))
-        self._employed_at = self._loop.time()
         with self._lock:
             message = {**self._beginning.to_message(), "held": len(self._held)}
             _tell(sock, message, self._journal.descriptor, self._guard.fileno())
@@ -248,7 +249,7 @@ class Escrow:
             self._outcome.set_exception(FillingLostError(lost))
             return
         _log.error("the filler ended; another one takes over")
-        self._loop.call_at(self._employed_at + AGAIN_SECONDS, self._again)
+        self._loop.call_at(self._again_at, self._again)
 
     def _tree_has_ended(self) -> bool:
         """Then nobody wants its memory. Whoever looks after the tree sees that by itself."""
@@ -266,6 +267,7 @@ class Escrow:
     def _again(self) -> None:
         if self._outcome.done():
             return
+        self._again_at = self._loop.time() + AGAIN_SECONDS
         try:
             self._employ()
         except OSError as error:

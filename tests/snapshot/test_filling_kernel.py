@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from snapshot.filling import feed
 from snapshot.stores.base import Store
 from tests.builders.faulting import faulting
 from tests.fakes.stores import (
@@ -18,6 +19,13 @@ from tests.fakes.stores import (
 )
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfds here need root")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asks again sooner, and speaks up sooner, than people need it."""
+    monkeypatch.setattr(feed, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(feed, "SILENT_SECONDS", 0.5)
 
 
 def test_everything_comes(tmp_path: Path) -> None:
@@ -136,6 +144,7 @@ def test_a_store_that_is_away_is_waited_for_and_named(tmp_path: Path) -> None:
         tree.ends()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_what_keeps_pages_away_is_logged_once_and_not_for_each_try(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,6 +164,7 @@ def test_what_keeps_pages_away_is_logged_once_and_not_for_each_try(
     assert 1 <= len(logged) <= 2
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_store_that_says_nothing_is_named_too(tmp_path: Path) -> None:
     gate = threading.Event()
     with faulting(tmp_path, "plain", wrap=lambda s: StoreThatIsSlowToRead(s, gate=gate)) as tree:
@@ -165,6 +175,7 @@ def test_a_store_that_says_nothing_is_named_too(tmp_path: Path) -> None:
         tree.ends()
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", [StoreThatFlipsABit, StoreThatTruncates])
 def test_damaged_bodies_never_enter_memory(
     tmp_path: Path, kind: type[StoreThatFlipsABit] | type[StoreThatTruncates]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from snapshot.filling import feed
 from snapshot.stores.base import Store
 from snapshot.stores.retry import Patience, RetryingStore
 from snapshot.stores.s3 import S3Store
@@ -33,6 +34,13 @@ __all__ = ["s3_server"]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfds here need root")
 SHORT = Patience(total=0.2, first=0.01, longest=0.05)
 LONG = Patience(first=0.01, longest=0.05)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asks again sooner, and speaks up sooner, than people need it."""
+    monkeypatch.setattr(feed, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(feed, "SILENT_SECONDS", 1.0)
 
 
 def on(
