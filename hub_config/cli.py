@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from hub_config.commands import fleet, jobs, keys, nodes, pause, policy, sessions, snapshots, teams
+from hub_config.commands import (
+    fleet,
+    jobs,
+    keys,
+    nodes,
+    pause,
+    policy,
+    sessions,
+    simulate,
+    snapshots,
+    teams,
+)
 from hub_config.commands.errors import PlainErrors
 
 app = typer.Typer(
@@ -49,7 +60,7 @@ def _register_local() -> None:
 
 
 _register_local()
-for _part in (sessions, jobs, fleet, nodes, teams, pause, policy, snapshots, keys):
+for _part in (sessions, jobs, fleet, nodes, teams, pause, policy, simulate, snapshots, keys):
     _part.register(app)
 
 
