@@ -35,6 +35,7 @@ def rules_now(books: Books, settings: Settings) -> Rules:
         rules,
         team_limits={**rules.team_limits, **limits},
         teams=teams,
+        parents={name: it.parent for name, it in books.budgets.teams.items() if it.parent},
         preemption=rules.preemption and scopes.isdisjoint({"preempt", "all"}),
     )
 

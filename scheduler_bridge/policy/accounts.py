@@ -27,12 +27,14 @@ class Refusal:
 
 @dataclass(slots=True)
 class Accounts:
-    """GPUs by team. `going` is what leaving work of a team gives back, `charged` the GPU-seconds of
+    """GPUs by team; in `within` and `by_priority` with its sub-teams. `going` is what leaving work of a team gives back, `charged` the GPU-seconds of
     protection that this pass has given."""
 
     rules: Rules
     capacity: int
     used: Counter[str] = field(default_factory=Counter)
+    within: Counter[str] = field(default_factory=Counter)
+    _lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
     allocated: Counter[str] = field(default_factory=Counter)
     by_priority: Counter[tuple[str, int]] = field(default_factory=Counter)
     going: Counter[str] = field(default_factory=Counter)
@@ -56,11 +58,31 @@ class Accounts:
         ):
             sums = np.bincount(team, gpus * counted, minlength=len(names))
             counter.update({name: int(n) for name, n in zip(names, sums, strict=True) if n})
+        for name, held in accounts.used.items():
+            accounts._hold(name, held)
         if any(it.priority_limits for it in rules.teams.values()):
             for row in work.takes:
-                key = (names[team[row]], int(work.priority[row]))
-                accounts.by_priority[key] += int(gpus[row])
+                accounts._hold_at(names[team[row]], int(work.priority[row]), int(gpus[row]))
         return accounts
+
+    def line(self, name: str) -> tuple[str, ...]:
+        """The team and those above it."""
+        if name not in self._lines:
+            above = self.rules.parents.get(name, "")
+            line = [name]
+            while above and above not in line:
+                line.append(above)
+                above = self.rules.parents.get(above, "")
+            self._lines[name] = tuple(line)
+        return self._lines[name]
+
+    def _hold(self, team: str, gpus: int) -> None:
+        for name in self.line(team):
+            self.within[name] += gpus
+
+    def _hold_at(self, team: str, priority: int, gpus: int) -> None:
+        for name in self.line(team):
+            self.by_priority[name, priority] += gpus
 
     def team(self, name: str) -> TeamRules:
         """The team's rules."""
@@ -70,7 +92,8 @@ class Accounts:
         """It holds its GPUs from now on."""
         wanted = item.gpus * item.nodes
         self.used[item.team] += wanted
-        self.by_priority[item.team, item.priority] += wanted
+        self._hold(item.team, wanted)
+        self._hold_at(item.team, item.priority, wanted)
         if item.is_allocated:
             self.allocated[item.team] += wanted
             self.charged[item.team] += int(wanted * item.stays)
@@ -93,22 +116,35 @@ class Accounts:
         return self._at_once(item, wanted, given_back) or self._guarantees(item, wanted)
 
     def _at_once(self, item: Pending, wanted: int, given_back: int) -> Refusal | None:
-        mine, used = self.team(item.team), self.used[item.team]
-        limits = [self.rules.limit_of(item.team), mine.limit]
+        """Limits of its team, and of those above it for all that is below them."""
+        line = self.line(item.team)
+        over = [
+            (self.within[name] - given_back + wanted - limit, name, limit)
+            for name in line
+            if (limit := self._limit(name)) is not None
+        ]
+        most, name, limit = max(over, key=lambda it: it[0], default=(0, "", 0))
+        if most > 0:
+            evidence = {"team": name, "limit": limit, "used": self.within[name]}
+            return Refusal(WaitReason.TEAM_LIMIT, evidence, most)
+        return next(
+            (it for name in line if (it := self._at_priority(name, item, wanted)) is not None), None
+        )
+
+    def _limit(self, name: str) -> int | None:
+        mine = self.team(name)
+        limits = [self.rules.limit_of(name), mine.limit]
         if mine.borrowing_limit is not None:
             limits.append(mine.guaranteed + mine.borrowing_limit)
-        known = [limit for limit in limits if limit is not None]
-        if known and (over := used - given_back + wanted - min(known)) > 0:
-            evidence = {"team": item.team, "limit": min(known), "used": used}
-            return Refusal(WaitReason.TEAM_LIMIT, evidence, over)
-        for priority, limit in sorted(mine.priority_limits.items()):
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _at_priority(self, name: str, item: Pending, wanted: int) -> Refusal | None:
+        for priority, limit in sorted(self.team(name).priority_limits.items()):
             held = sum(
-                n
-                for (team, p), n in self.by_priority.items()
-                if team == item.team and p >= priority
+                n for (team, p), n in self.by_priority.items() if team == name and p >= priority
             )
             if item.priority >= priority and held + wanted > limit:
-                evidence = {"team": item.team, "limit": limit, "used": held, "priority": priority}
+                evidence = {"team": name, "limit": limit, "used": held, "priority": priority}
                 return Refusal(WaitReason.PRIORITY_LIMIT, evidence)
         return None
 

@@ -176,6 +176,7 @@ class TeamRules:
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Limits, budgets and habits. A team that is not named has `default_team_limit` (None: no limit).
+    What sub-teams hold counts to the limits of the team above them, which `parents` names.
 
     Work of a team that is owed more may end the turn of another's only if its balance is larger by
     `slice_margin` GPU-seconds per GPU that it asks for, and if what is lost with the turn is at most
@@ -189,6 +190,7 @@ class Rules:
     default_team_limit: int | None = None
     preemption: bool = True
     teams: Mapping[str, TeamRules] = field(default_factory=dict)
+    parents: Mapping[str, str] = field(default_factory=dict)
     slice_margin: float = 900.0
     turn_loss: float = 0.01
     slack_turn: float = 300.0

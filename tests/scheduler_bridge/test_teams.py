@@ -214,6 +214,26 @@ def test_a_guarantee_of_a_sub_team_is_not_kept_twice(scheduler: Scheduler) -> No
     assert submit(scheduler, claim, "c") is Phase.STARTING
 
 
+def test_sub_teams_together_hold_no_more_than_their_parent_may(scheduler: Scheduler) -> None:
+    create(
+        scheduler,
+        team("p", limit=3, priority_limits={Priority.URGENT: 1}),
+        team("x", "p"),
+        team("y", "p"),
+    )
+    assert submit(scheduler, job(team="x", gpus=2), "a") is Phase.STARTING
+    waits = scheduler.submit(job(team="y", gpus=2), key="b", actor="test")
+    assert "Team p may hold 3 GPUs at once and holds 2; it needs 2 more" in waits.wait_reason
+    urgent = Priority.URGENT
+    assert submit(scheduler, job(team="y", priority=urgent), "c") is Phase.STARTING
+    first = scheduler.find("a")
+    assert first is not None
+    scheduler.desire(first.id, Desired.STOPPED, actor="bob", reason="done")
+    late = scheduler.submit(job(team="x", priority=urgent), key="d", actor="test")
+    assert late.phase is Phase.QUEUED
+    assert scheduler.books.waits[late.id].evidence["team"] == "p"
+
+
 # -- who may use what, and what is shown -----------------------------------------------------
 
 
