@@ -18,6 +18,7 @@ from hub_config.commands import (
     simulate,
     snapshots,
     teams,
+    usage,
 )
 from hub_config.commands.errors import PlainErrors
 
@@ -60,7 +61,7 @@ def _register_local() -> None:
 
 
 _register_local()
-for _part in (sessions, jobs, fleet, nodes, teams, pause, policy, simulate, snapshots, keys):
+for _part in (sessions, jobs, fleet, nodes, teams, usage, pause, policy, simulate, snapshots, keys):
     _part.register(app)
 
 
