@@ -75,8 +75,8 @@ def usage(
     if as_json:
         print_json(seen)
         return
-    print_table(*_table(seen, by, each), empty="No GPU was used.")
-    for sentence in () if each else _sentences(seen):
+    print_table(*table_of(seen, by, each), empty="No GPU was used.")
+    for sentence in () if each else sentences_of(seen):
         typer.echo(sentence)
 
 
@@ -96,9 +96,10 @@ def read_moment(option: str, text: str, now: float) -> float:
         ) from error
 
 
-def _table(
+def table_of(
     seen: UsageReport, by: Grouping, each: Bucket | None
 ) -> tuple[tuple[str, ...], Iterator[tuple[str, ...]]]:
+    """Headings and rows of a report, in GPU-hours."""
     when = ("FROM",) if each else ()
     if by is Grouping.TEAM:
         balances = {it.team: it.balance for it in seen.balances}
@@ -156,7 +157,7 @@ def _cost(line: UsageLine) -> str:
     return "" if line.cost is None else f"{line.cost:.2f}"
 
 
-def _sentences(seen: UsageReport) -> Iterator[str]:
+def sentences_of(seen: UsageReport) -> Iterator[str]:
     """What a table cannot say."""
     if seen.fleet is not None and seen.fleet.capacity > 0:
         used = seen.fleet.held / seen.fleet.capacity

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf, nan
+from pathlib import Path
 
 import pytest
 
+from hub_config.commands.usage import sentences_of, table_of
 from scheduler_bridge.engine.usage import Audience, report
 from scheduler_bridge.errors import Refused
+from scheduler_bridge.model.phases import Phase
 from scheduler_bridge.model.teams import Team
 from scheduler_bridge.model.usage import (
     Bucket,
@@ -23,6 +26,7 @@ from tests.builders.ledger import Site, budgets
 from tests.builders.scheduler import job, session
 
 HOUR = 3600.0
+DOCS = Path(__file__).parents[2] / "docs" / "explanation" / "gpu-time.md"
 
 
 @pytest.fixture
@@ -151,3 +155,29 @@ def test_what_a_sub_team_used_stays_where_it_was(site: Site) -> None:
     assert lines["a"].delivered == 6 * HOUR
     assert lines["b"].delivered == 2 * HOUR
     assert lines["sub"].delivered == 4 * HOUR
+
+
+def test_the_example_in_the_docs() -> None:
+    """Vision has all four GPUs for an hour, then audio wants its two back."""
+    site = Site(open_memory())
+    budgets(
+        site,
+        Team("vision", share_percent=50, price_per_gpu_hour=2.0),
+        Team("audio", share_percent=50, guaranteed=1),
+    )
+    train = site.run(site.submit(job("vera", 4, team="vision"), "train"))
+    site.clock.advance(HOUR)
+    opened = site.submit(session("ada", 2, team="audio", min_runtime_seconds=4 * HOUR), "opened")
+    assert opened.phase is Phase.QUEUED
+    site.move(train, Phase.PREEMPTING)
+    site.move(train, Phase.QUEUED)
+    assert site.scheduler.get(opened.id).phase is Phase.STARTING
+    site.clock.advance(HOUR)
+    seen = told(site)
+    rows = table_of(seen, Grouping.TEAM, None)[1]
+    shown = DOCS.read_text()
+    for row in rows:
+        assert "| " + " | ".join(cell or "–" for cell in row) + " |" in shown
+    for sentence in sentences_of(seen):
+        assert sentence.strip() in shown
+    site.scheduler.close()
