@@ -19,6 +19,7 @@ from hub_config.commands import (
     snapshots,
     teams,
     usage,
+    what_if,
 )
 from hub_config.commands.errors import PlainErrors
 
@@ -61,7 +62,10 @@ def _register_local() -> None:
 
 
 _register_local()
-for _part in (sessions, jobs, fleet, nodes, teams, usage, pause, policy, simulate, snapshots, keys):
+for _part in (
+    *(sessions, jobs, what_if, fleet, nodes, teams, usage),
+    *(pause, policy, simulate, snapshots, keys),
+):
     _part.register(app)
 
 

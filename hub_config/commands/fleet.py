@@ -9,6 +9,7 @@ import typer
 
 from hub_config.commands.connection import ask
 from hub_config.commands.names import resolve
+from hub_config.commands.outlook_text import change_lines, estimate_line, interval
 from hub_config.commands.output import ago, print_json, print_table
 from scheduler_bridge.model.queue import QueueRow
 from scheduler_bridge.model.workload import Explanation
@@ -32,7 +33,7 @@ def queue(as_json: AsJson = False) -> None:
         return
     now = time.time()
     print_table(
-        ("#", "WHAT", "NAME", "USER", "TEAM", "GPUS", "PRIORITY", "WAITS", "ID", ""),
+        ("#", "WHAT", "NAME", "USER", "TEAM", "GPUS", "PRIORITY", "WAITS", "STARTS", "ID", ""),
         (_row(row, now) for row in view.rows),
         empty="Nothing waits.",
     )
@@ -44,7 +45,7 @@ def _row(row: QueueRow, now: float) -> tuple[str, ...]:
     if work is None:
         if row.count > 1 and row.position is not None:
             turn = f"{turn}-{row.position + row.count - 1}"
-        return (turn, f"{row.count} of others", "", "", "", str(row.gpus), "", "", "", "")
+        return (turn, f"{row.count} of others", "", "", "", str(row.gpus), "", "", "", "", "")
     return (
         turn,
         str(work.kind),
@@ -54,6 +55,7 @@ def _row(row: QueueRow, now: float) -> tuple[str, ...]:
         f"{work.gpus}" if work.nodes == 1 else f"{work.gpus} x {work.nodes}",
         work.priority,
         ago(work.since, now),
+        interval(work.estimate) if work.estimate else "",
         work.workload_id,
         work.reason,
     )
@@ -71,8 +73,10 @@ def why(
     typer.echo(explanation.text or explanation.reason)
     for key, value in explanation.evidence.items():
         typer.echo(f"  {key}: {value}")
-    if explanation.remedy:
-        typer.echo(explanation.remedy)
+    later = (*change_lines(explanation.changes), estimate_line(explanation.estimate))
+    for line in (explanation.remedy, *later):
+        if line:
+            typer.echo(line)
 
 
 async def _explain(scheduler: SchedulerPlugin, name: str) -> Explanation:

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from scheduler_bridge.policy.alternatives import Alternative, ChangeKind
-from scheduler_bridge.policy.trials import Outcome
 from scheduler_bridge.policy.values import Pending
 from scheduler_bridge.policy.wording import gpus
 
 _NAMED_AT_MOST: Final = 3
 _UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
-
-_NO_ESTIMATE: Final[Mapping[str, str]] = {
-    "no_machine": "No ETA: no machine that is ready could run it.",
-    "paused": "No ETA: an administrator paused preemption, and nobody knows what ends before that.",
-    "too_few_started": "No ETA: too little work of this size has started lately to tell, and it has no "
-    "reservation.",
-    "too_many_wait": "No ETA: so much work of this size still waits that nobody can tell.",
-    "held_back": "No ETA before that is over.",
-}
-
-
-def no_estimate_sentence(reason: str) -> str:
-    """Why nothing is said of the start."""
-    return _NO_ESTIMATE[reason]
 
 
 def lasting(seconds: float) -> str:
@@ -55,8 +39,7 @@ def change_sentence(item: Pending, change: Alternative) -> str:
     """What would be different; whose protection is in the way, by their ids."""
     if change.kind is ChangeKind.MOMENT:
         return _moment(change)
-    room = "" if change.outcome is Outcome.NOW else ", and others make room for it"
-    return f"{_different(item, change.item, change.kind)}{room}"
+    return _different(item, change.item, change.kind)
 
 
 def _different(item: Pending, changed: Pending, kind: ChangeKind) -> str:
