@@ -44,6 +44,7 @@ def _status(
         state=state,
         gpus=len(gpus),
         free=sum(gpu.uuid not in held for gpu in gpus) if state is NodeStanding.READY else 0,
+        cluster=node.cluster if node else "",
         heard_at=presence.heard_at(name),
         silent_since=record.silent_since,
         fenced_at=max((fenced_at(lease, scheduler.settings) for lease in taken), default=None),

@@ -35,6 +35,7 @@ class Presence:
         self._settings = settings
         self.began = books.clock.now()
         self._looked_at = self.began
+        self._are_some_silent = False
         self._reported: dict[str, float] = {}
         self._heard: dict[str, float] = {}
         self._spoke: dict[str, float] = {}
@@ -84,10 +85,10 @@ class Presence:
         return standing_of(node, self._books.node_record(node.name))
 
     def look(self) -> None:
-        """Notice who fell silent and who is back. Call before planning; while all answer, that is
-        cheap however often."""
+        """Notice who fell silent and who is back. Call before planning; while nobody is silent, that
+        is cheap however often."""
         now = self._books.clock.now()
-        if self._books.closed_nodes or abs(now - self._looked_at) >= _LOOK_EVERY_SECONDS:
+        if self._are_some_silent or abs(now - self._looked_at) >= _LOOK_EVERY_SECONDS:
             self._looked_at = now
             self._look_at_all()
 
@@ -96,11 +97,13 @@ class Presence:
         self._on_back()
 
     def _look_at_all(self) -> None:
+        self._are_some_silent = False
         last_halt, leases = self._last_halts(), self._books.leases
         self._spoke = {name: at for name, at in self._spoke.items() if name in leases}
         for node in self._books.inventory:
             record = self._books.node_record(node.name)
             silent = self._is_silent(record, last_halt.get(node.name))
+            self._are_some_silent |= silent
             if silent != (record.silent_since is not None):
                 self._note(record, silent=silent)
         self.close()

@@ -6,10 +6,12 @@ from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.fleet_view import node_statuses
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Settings
+from scheduler_bridge.engine.steward import Steward
 from scheduler_bridge.model.nodes import NodeStanding, NodeStatus
 from scheduler_bridge.model.phases import Phase
 from tests.builders.machines import Fleet, machines
 from tests.builders.scheduler import job, session
+from tests.fakes.scheduler_clusters import ClusterWithoutProcesses
 
 
 def status(fleet: Fleet, name: str) -> NodeStatus:
@@ -136,6 +138,28 @@ def test_what_a_machine_says_of_itself_outlives_its_silence() -> None:
     assert [node.ready for node in fleet.engine.books.nodes] == [False]
     fleet.report(["a"])
     assert [(n.ready, n.facts["gpu_driver"]) for n in fleet.engine.books.nodes] == [(True, "590.1")]
+
+
+async def test_a_cluster_that_stops_answering_gets_no_new_work_and_keeps_its_leases() -> None:
+    fleet = Fleet("w1", "w2", "e1", reports=False)
+    east = ClusterWithoutProcesses()
+    both = Steward(fleet.engine, east)
+    fleet.cluster.nodes, east.nodes = ("w1", "w2"), ("e1",)
+    await fleet.steward.step()
+    await both.step()
+    works = [await fleet.run(job(gpus=2), str(n)) for n in range(2)]
+    held = {w.lease.node for w in works if w.lease}
+    assert len(held) == 2
+    for _ in range(80):
+        fleet.pass_time(10)
+        await both.step()
+    assert states(fleet) == {"w1": "silent", "w2": "silent", "e1": "ready"}
+    assert set((await fleet.plugin.fleet()).holders.values()) == {w.id for w in works}
+    placed = [await fleet.plugin.submit(job(gpus=1), key=f"n{n}") for n in range(4)]
+    nodes = [w.lease.node for w in placed if w.lease]
+    assert set(nodes) <= {"e1"} and len(nodes) == (0 if "e1" in held else 2)
+    await fleet.steward.step()
+    assert states(fleet) == {"w1": "ready", "w2": "ready", "e1": "ready"}
 
 
 async def test_the_steward_reports_for_the_machines_of_its_cluster() -> None:
