@@ -88,7 +88,7 @@ class InProcessScheduler:
         """Let time pass."""
         if isinstance(self.clock, ManualClock):
             self.clock.advance(seconds)
-        self.engine.tick()
+        self.engine.settle()
 
     async def submit(self, spec: WorkloadSpec, *, key: str) -> Workload:
         return self.engine.submit(spec, key=key, actor=_ACTOR)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
+from scheduler_bridge.engine.fleet import Fleet
 from scheduler_bridge.errors import Refused
 from scheduler_bridge.model.phases import Kind
-from scheduler_bridge.model.workload import Node, Priority, WorkloadSpec
+from scheduler_bridge.model.workload import Priority, WorkloadSpec
 from scheduler_bridge.policy.values import Rules, TeamRules
 from scheduler_bridge.policy.wording import gpus
 
@@ -29,14 +29,14 @@ _MAX_RUNTIME_SECONDS: Final = 30 * 86400.0
 MAX_KEY: Final = 512
 
 
-def check(spec: WorkloadSpec, key: str, nodes: Sequence[Node], rules: Rules) -> None:
+def check(spec: WorkloadSpec, key: str, fleet: Fleet, rules: Rules) -> None:
     """Raise `Refused`, naming field, limit and remedy."""
     _check_texts(spec, key)
     _check_numbers(spec)
-    _check_where(spec, nodes)
+    _check_where(spec, fleet)
     if spec.kind is Kind.JOB:
         _check_job(spec)
-    _check_size(spec, nodes)
+    _check_size(spec, fleet)
     _check_limits(spec, rules)
 
 
@@ -71,11 +71,10 @@ def _check_numbers(spec: WorkloadSpec) -> None:
             raise Refused(f"{field}: must be {limits}; it is {value}.")
 
 
-def _check_where(spec: WorkloadSpec, nodes: Sequence[Node]) -> None:
-    models = {gpu.model for node in nodes for gpu in node.gpus}
+def _check_where(spec: WorkloadSpec, fleet: Fleet) -> None:
     for field, asked, there in (
-        ("gpu_models", spec.gpu_models, models),
-        ("clusters", spec.clusters, {node.cluster for node in nodes}),
+        ("gpu_models", spec.gpu_models, fleet.models),
+        ("clusters", spec.clusters, fleet.clusters),
     ):
         if unknown := [name for name in asked if name not in there]:
             known = ", ".join(sorted(there)) or "none"
@@ -111,14 +110,14 @@ def _check_job(spec: WorkloadSpec) -> None:
         raise Refused("command: must not contain NUL characters.")
 
 
-def _check_size(spec: WorkloadSpec, nodes: Sequence[Node]) -> None:
-    if spec.nodes > len(nodes):
+def _check_size(spec: WorkloadSpec, fleet: Fleet) -> None:
+    machines = len(fleet.sizes)
+    if spec.nodes > machines:
         raise Refused(
-            f"nodes: it asks for {spec.nodes}, and the fleet has {len(nodes)}.",
-            remedy=f"Ask for at most {len(nodes)}.",
+            f"nodes: it asks for {spec.nodes}, and the fleet has {machines}.",
+            remedy=f"Ask for at most {machines}.",
         )
-    sizes = sorted((len(node.gpus) for node in nodes), reverse=True)
-    largest = sizes[spec.nodes - 1] if sizes else 0
+    largest = fleet.sizes[spec.nodes - 1] if machines else 0
     if spec.gpus > largest:
         has = "no GPU" if largest == 0 else f"at most {gpus(largest)}"
         raise Refused(

@@ -37,7 +37,7 @@ class Board:
         self.books, self.settings = books, settings
         self._failed = failed_suspends
         self._nodes: tuple[Node, ...] = ()
-        self._rules = Rules()
+        self._rules: tuple[object, ...] = ()
         self._next_yield = self._look_again = 0.0
         self._changes = books.follow()
         self._known = Known()
@@ -67,10 +67,10 @@ class Board:
         self._changes.leases.clear()
         self.devices.marks = books.earmarks
         self.columns.promise(self.devices.promised(books.earmarks))
-        if rules != self._rules or now >= self._next_yield or now >= self._look_again:
+        if _lasting(rules) != self._rules or now >= min(self._next_yield, self._look_again):
             self.columns.stuck.clear()
             self._look_again = now + LOOK_AGAIN_SECONDS
-        self._rules, self._next_yield = rules, self._soonest_yield(now)
+        self._rules, self._next_yield = _lasting(rules), self._soonest_yield(now)
         return frozenset(self.columns.queue.groups.keys() - self.columns.stuck)
 
     def inputs(self, rules: Rules, now: float) -> str:
@@ -175,3 +175,9 @@ class Board:
             ends_by=ends_by(workload),
             preemptions=len(recent(workload.preempted_at, now)),
         )
+
+
+def _lasting(rules: Rules) -> tuple[object, ...]:
+    """What makes a difference at once. Balances change all the time, and count when next looked at."""
+    teams = {name: replace(team, balance=0.0) for name, team in rules.teams.items()}
+    return (replace(rules, teams={}), teams)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler_bridge.engine.bells import Bells
+from scheduler_bridge.engine.fleet import Fleet
 from scheduler_bridge.engine.settings import Clock
 from scheduler_bridge.errors import Conflict, NotFound, Unavailable
 from scheduler_bridge.model.nodes import NodeRecord
@@ -73,7 +74,15 @@ class Books:
         self.waits: dict[str, Wait] = {}
         self.balances: Callable[[float], Mapping[str, float]] = lambda _now: {}
         """What teams are owed less what they had, in GPU-seconds; the ledger tells."""
+        self._fleet = Fleet.of(nodes)
         self._followers: list[Changes] = []
+
+    @property
+    def fleet(self) -> Fleet:
+        """All machines together."""
+        if self._fleet.nodes is not self.nodes:
+            self._fleet = Fleet.of(self.nodes)
+        return self._fleet
 
     def follow(self) -> Changes:
         """What changes from now on, and all there is to begin with."""

@@ -20,7 +20,7 @@ from scheduler_bridge.policy.values import Rules
 
 def fleet_gpus(books: Books) -> int:
     """All GPUs, on machines that are not ready too: budgets do not sway with them."""
-    return sum(len(node.gpus) for node in books.nodes)
+    return books.fleet.gpus
 
 
 def rules_now(books: Books, settings: Settings) -> Rules:

@@ -36,6 +36,11 @@ PLACED_AT_ONCE: Final = 200
 """Placements of a pass that are written together: a write waits for the disk, and blocks the loop."""
 
 
+PATIENCE: Final = 50
+"""Where many wait, a pass ends after so many kinds of work that found no place; the next one, soon after,
+goes on from there. Whoever comes meanwhile does not wait for all of them."""
+
+
 def run_cycle(board: Board) -> Plan:
     """One pass over everything of which something might be placed now. Where many wait, only who is
     being made room for is told so at once; the others are told why when somebody asks."""
@@ -51,6 +56,7 @@ def run_cycle(board: Board) -> Plan:
         now,
         None if explain else groups,
         explain=explain,
+        patience=None if explain else PATIENCE,
     )
     board.columns.stuck |= decided.stuck
     board.columns.reservations = decided.reservations

@@ -37,7 +37,7 @@ def fork(
     _check_source(source, source_snapshot)
     _check_free(scheduler, new)
     spec = replace(source.spec, name=new.name, server=new.server)
-    check(spec, new.key, books.nodes, rules_now(books, scheduler.settings))
+    check(spec, new.key, books.fleet, rules_now(books, scheduler.settings))
     with books.draft() as draft:
         made = _suspended(new, spec, snapshot, actor=actor, now=draft.now)
         draft.put(made)

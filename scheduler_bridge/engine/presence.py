@@ -19,7 +19,6 @@ from scheduler_bridge.store.base import LeaseRecord
 
 _ACTOR: Final = "scheduler"
 _LOOK_EVERY_SECONDS: Final = 1.0
-_CLOSED: Final = frozenset({NodeStanding.SILENT, NodeStanding.DEAD})
 
 
 class Presence:
@@ -100,9 +99,11 @@ class Presence:
         self._are_some_silent = False
         last_halt, leases = self._last_halts(), self._books.leases
         self._spoke = {name: at for name, at in self._spoke.items() if name in leases}
-        for node in self._books.inventory:
-            record = self._books.node_record(node.name)
-            silent = self._is_silent(record, last_halt.get(node.name))
+        # A machine of which nobody ever spoke, and that nobody had to leave, cannot be silent.
+        known = last_halt.keys() | self._books.node_records.keys() | self._heard.keys()
+        for name in sorted(known & self._books.fleet.names):
+            record = self._books.node_record(name)
+            silent = self._is_silent(record, last_halt.get(name))
             self._are_some_silent |= silent
             if silent != (record.silent_since is not None):
                 self._note(record, silent=silent)
@@ -110,8 +111,9 @@ class Presence:
 
     def close(self) -> None:
         """Keep new work from machines that do not answer or are dead."""
-        inventory = self._books.inventory
-        self._books.close_nodes({n.name for n in inventory if self.standing(n) in _CLOSED})
+        stored = self._books.node_records.values()
+        closed = {it.name for it in stored if it.death or it.silent_since is not None}
+        self._books.close_nodes(closed & self._books.fleet.names)
 
     def _last_halts(self) -> dict[str, float]:
         """By when every holder of a machine has had to halt."""

@@ -85,6 +85,8 @@ class Runner:
         began = time.perf_counter()
         self._scheduler.tick()
         self._observe(time.perf_counter() - began)
+        if self._scheduler.unfinished:
+            self._plan_now.set()
 
     async def _look(self, steward: Steward) -> None:
         while True:

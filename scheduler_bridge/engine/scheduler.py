@@ -65,7 +65,8 @@ class Scheduler:
     def __init__(self, books: Books, settings: Settings | None = None) -> None:
         self.books = books
         self.settings = settings or Settings()
-        self.wake: Callable[[], object] = self.tick
+        self.wake: Callable[[], object] = self.settle
+        self.unfinished = False
         self.life_of: Callable[[Handle], Life] = lambda _handle: Life.UNKNOWN
         self.waiters: Counter[tuple[str, str]] = Counter()
         self._withdrawn: set[str] = set()
@@ -82,11 +83,18 @@ class Scheduler:
     # -- time --------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what time demands, then plan."""
+        """Do what time demands, then plan. If `unfinished` afterwards, not everybody who waits was
+        looked at, and another one is due soon."""
         self.presence.look()
         self._timers.enforce()
-        run_cycle(self._board)
+        self.unfinished = run_cycle(self._board).unfinished
         self.ledger.keep()
+
+    def settle(self) -> None:
+        """Tick until everybody who waits was looked at."""
+        self.tick()
+        while self.unfinished:
+            self.tick()
 
     def next_due(self) -> float | None:
         """UNIX seconds at which `tick` is needed without any event."""
@@ -142,7 +150,7 @@ class Scheduler:
 
     def _admit(self, spec: WorkloadSpec, key: str) -> None:
         refuse_unknown(self.books, self.settings, spec.team)
-        check(spec, key, self.books.nodes, rules_now(self.books, self.settings))
+        check(spec, key, self.books.fleet, rules_now(self.books, self.settings))
 
     def get(self, workload_id: str) -> Workload:
         """The workload now."""

@@ -52,6 +52,7 @@ class Decided:
     promised: dict[str, Takes]
     reservations: tuple[Reservation, ...]
     stuck: frozenset[Group]
+    unfinished: bool = False
 
 
 class Exact(Protocol):
@@ -111,16 +112,23 @@ class Desk:
             self._speak_for(owner, takes)
 
     def run(
-        self, only: Iterable[Group] | None = None, *, explain: Explain | None = None
+        self,
+        only: Iterable[Group] | None = None,
+        *,
+        explain: Explain | None = None,
+        patience: int | None = None,
     ) -> Decided:
         """Decide about every waiting workload, or about those of some groups. With `explain`,
-        everybody who waits is told why; otherwise only who others make room for."""
+        everybody who waits is told why; otherwise only who others make room for. With `patience` the
+        pass ends, unfinished, after so many groups of which none could be placed: the next one goes
+        on with those that are neither stuck nor placed."""
         if explain:
             for item in sorted(self.columns.queue.blocked.values(), key=lambda it: it.id):
                 self.wait(item, item.blocked or WaitReason.RETRY_LATER, dict(item.blocked_evidence))
         groups = None if only is None else frozenset(only)
         self.reservations = self._kept(groups)
         turns = Turns(self.columns.queue, self.accounts, groups)
+        unfinished = False
         expecting: set[Group] = set()  # one of them waits for what is being freed
         answers: dict[Group, tuple[WaitReason, dict[str, Any]]] = {}
         for item, group in turns:
@@ -138,6 +146,9 @@ class Desk:
                     answers[group] = (reason, own)
                 else:
                     turns.skip(group)
+                if patience is not None and len(self.stuck) >= patience:
+                    unfinished = True
+                    break
         return Decided(
             tuple(self.placements),
             tuple(self.preemptions),
@@ -145,6 +156,7 @@ class Desk:
             self.promised,
             tuple(self.reservations),
             frozenset(self.stuck - expecting),
+            unfinished,
         )
 
     def _kept(self, groups: frozenset[Group] | None) -> list[Reservation]:

@@ -35,12 +35,14 @@ def plan_named(
     only: Iterable[Group] | None = None,
     *,
     explain: bool = True,
+    patience: int | None = None,
 ) -> Plan:
     """The same for columns that are kept from pass to pass, which stay as they are. With `only`, about
-    some groups alone. Without `explain` those that wait for nothing in particular are not told why."""
+    some groups alone. Without `explain` those that wait for nothing in particular are not told why. See
+    `Desk.run` for `patience`."""
     exact = ExactRooms(devices)
     desk = Desk(columns, rules, now, exact)
-    decided = desk.run(only, explain=Reasons(desk).why if explain else None)
+    decided = desk.run(only, explain=Reasons(desk).why if explain else None, patience=patience)
     placed = devices.placements(decided.placements)
     marks = devices.earmarks(decided.promised, placed, exact.leaving(desk))
     devices.fixed.clear()
@@ -51,4 +53,5 @@ def plan_named(
         marks,
         decided.stuck,
         decided.reservations,
+        decided.unfinished,
     )

@@ -248,7 +248,8 @@ class Wait:
 class Plan:
     """What to do now. `earmarks` replaces the fleet's. `stuck` are the kinds of waiting work (see
     `columns.Group`) of which nothing can be placed until something ends or may be preempted;
-    `reservations` (`columns.Reservation`) are for the first of those that wait for much."""
+    `reservations` (`columns.Reservation`) are for the first of those that wait for much. An `unfinished` plan has not
+    looked at everybody."""
 
     placements: tuple[Placement, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
@@ -256,3 +257,4 @@ class Plan:
     earmarks: Mapping[str, str] = field(default_factory=dict)
     stuck: frozenset[Any] = frozenset()
     reservations: tuple[Any, ...] = ()
+    unfinished: bool = False

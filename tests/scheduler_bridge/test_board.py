@@ -39,7 +39,7 @@ STEPS = st.lists(
         ),
         st.integers(0, 9),
     ),
-    max_size=40,
+    max_size=25,
 )
 
 
@@ -152,7 +152,7 @@ def seen(board: Board) -> dict[str, Any]:
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 async def test_kept_columns_are_what_new_ones_would_be(steps: list[tuple[str, int]]) -> None:
     play = Play()
     engine = play.plugin.engine
@@ -168,7 +168,7 @@ async def test_kept_columns_are_what_new_ones_would_be(steps: list[tuple[str, in
 
 
 @given(STEPS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 async def test_where_many_wait_the_same_is_decided_and_told_when_asked(
     steps: list[tuple[str, int]],
 ) -> None:
