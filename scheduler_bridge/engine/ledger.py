@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 STORED_EVERY_MS: Final = 600 * MILLI
 STORED_AFTER_EVENTS: Final = 5000
-"""At most so many events are read again at a restart, unless the store does not answer."""
+STORED_AT_MOST_EVERY_MS: Final = 10 * MILLI
+"""Where much happens sums are stored earlier, so that a restart has little to read again."""
 
 BALANCES_EVERY_SECONDS: Final = 10.0
 _EVER: Final = 2**31 - 1
@@ -174,7 +175,8 @@ class Ledger:
 
     def _is_due(self) -> bool:
         passed = self._count.believed(self._books.clock.now()) - self._mark.at
-        return passed >= STORED_EVERY_MS or self._count.events >= STORED_AFTER_EVENTS
+        is_much = self._count.events >= STORED_AFTER_EVENTS and passed >= STORED_AT_MOST_EVERY_MS
+        return passed >= STORED_EVERY_MS or is_much
 
     def _on_change(self, events: tuple[Event, ...]) -> None:
         try:

@@ -71,7 +71,17 @@ class TeamSums(NamedTuple):
 
     def plus(self, other: TeamSums, times: int = 1) -> TeamSums:
         """Both together; `other` so many times."""
-        return TeamSums(*(mine + theirs * times for mine, theirs in zip(self, other, strict=True)))
+        # in full, because it is done for each team whenever anything changes
+        return TeamSums(
+            self[0] + other[0] * times,
+            self[1] + other[1] * times,
+            self[2] + other[2] * times,
+            self[3] + other[3] * times,
+            self[4] + other[4] * times,
+            self[5] + other[5] * times,
+            self[6] + other[6] * times,
+            self[7] + other[7] * times,
+        )
 
 
 class FleetSums(NamedTuple):

@@ -4,7 +4,7 @@ and whose guaranteed GPUs are used by others. All numbers are thousandths of a G
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from scheduler_bridge.model.usage import MILLI, FleetSums, TeamSums
 from scheduler_bridge.policy.budgets import Budgets, team_rules
@@ -39,7 +39,7 @@ def dues(budgets: Budgets, fleet_gpus: int) -> dict[str, Due]:
 
 @dataclass(slots=True)
 class Held:
-    """What a team itself holds and waits for, its sub-teams not included."""
+    """What is held and waited for."""
 
     allocated: int = 0
     unallocated: int = 0
@@ -47,14 +47,8 @@ class Held:
 
     @property
     def gpus(self) -> int:
-        """All that it holds."""
+        """All that is held."""
         return self.allocated + self.unallocated
-
-    def add(self, other: Held) -> None:
-        """That as well."""
-        self.allocated += other.allocated
-        self.unallocated += other.unallocated
-        self.waiting += other.waiting
 
 
 class Tree:
@@ -66,8 +60,11 @@ class Tree:
             for name, each in due.items()
         }
         self._lines: dict[str, tuple[str, ...]] = {}
-        names = sorted(self.dues, key=lambda name: (len(self.line(name)), name))
-        self.downwards: tuple[str, ...] = tuple(names)
+        self.below: dict[str, tuple[str, ...]] = {"": ()}
+        """Sub-teams by parent, parents first; those without parent under the empty name."""
+        for name in sorted(self.dues, key=lambda name: (len(self.line(name)), name)):
+            parent = self.dues[name].parent
+            self.below[parent] = (*self.below.get(parent, ()), name)
 
     def due(self, name: str) -> Due:
         """What it is due."""
@@ -83,8 +80,8 @@ class Tree:
 
     def place(self, name: str) -> tuple[str, str]:
         """The team without parent, and the sub-team if it is one."""
-        line = self.line(name)
-        return line[-1], name if len(line) > 1 else ""
+        root = self.line(name)[-1]
+        return root, "" if root == name else name
 
     def is_root(self, name: str) -> bool:
         """Whether it has no parent."""
@@ -105,31 +102,33 @@ def _is_rooted(due: Dues, name: str) -> bool:
     return True
 
 
-@dataclass(slots=True)
 class Moment:
-    """How things stand at one moment, until something changes."""
+    """How things stand at one moment. `totals` are what teams hold and wait for, sub-teams included;
+    one that is not named holds nothing."""
 
-    tree: Tree
-    capacity: int
-    held: Mapping[str, Held]
-    totals: dict[str, Held] = field(default_factory=dict)
+    def __init__(self, tree: Tree, capacity: int, totals: Mapping[str, Held]) -> None:
+        self._tree, self._capacity = tree, capacity
+        self._totals = totals
+        self._held = dict.fromkeys(tree.dues, 0)
+        self._held.update((name, it.allocated + it.unallocated) for name, it in totals.items())
+        unknown = (name for name in totals if name not in tree.dues)
+        self._roots = (*tree.below[""], *unknown)
 
     def rates(self) -> dict[str, TeamSums]:
         """What each team's sums grow by in one millisecond."""
-        self._sum_up()
         lending = self._lending()
         lent, used = self._guarantees()
         found = {}
-        for name, total in self.totals.items():
-            due = self.tree.due(name)
-            own_lent, own_borrowed = lending.get(name, (0, 0))
+        for name, held in self._held.items():
+            due, total = self._tree.due(name), self._totals.get(name, _NOBODY)
+            own_lent, own_borrowed = lending.get(name, _NEITHER)
             found[name] = TeamSums(
-                min(due.share, total.gpus + total.waiting),
+                min(due.share, held + total.waiting),
                 total.allocated,
                 total.unallocated,
                 own_lent,
                 own_borrowed,
-                max(0, due.guaranteed - total.gpus),
+                max(0, due.guaranteed - held),
                 lent.get(name, 0),
                 used.get(name, 0),
             )
@@ -137,54 +136,49 @@ class Moment:
 
     def fleet(self) -> FleetSums:
         """The same for the fleet."""
-        held = sum(each.gpus for each in self.held.values())
-        return FleetSums(self.capacity, held, self.capacity - held)
-
-    def _sum_up(self) -> None:
-        self.totals = {name: Held() for name in self.tree.downwards}
-        for name, own in self.held.items():
-            for above in self.tree.line(name):
-                self.totals.setdefault(above, Held()).add(own)
+        held = sum(self._held[name] for name in self._roots)
+        return FleetSums(self._capacity, held, self._capacity - held)
 
     def _lending(self) -> dict[str, tuple[int, int]]:
         """What each team lends and borrows. First between teams without parent; then between a team's
         sub-teams, who also pass on what their parent lends or borrows."""
-        below: dict[str, list[str]] = {}
-        for name in self.totals:
-            parent = "" if self.tree.is_root(name) else self.tree.due(name).parent
-            below.setdefault(parent, []).append(name)
-        found: dict[str, tuple[int, int]] = {"": (0, 0)}
-        for parent in ("", *self.tree.downwards):
-            if parent in below:
-                found |= self._among(parent, below[parent], *found[parent])
-        del found[""]
+        found = self._among("", self._roots, *_NEITHER)
+        for parent, names in self._tree.below.items():
+            if parent:
+                found |= self._among(parent, names, *found.get(parent, _NEITHER))
         return found
 
     def _among(
-        self, parent: str, names: list[str], lends: int, borrows: int
+        self, parent: str, names: tuple[str, ...], lends: int, borrows: int
     ) -> dict[str, tuple[int, int]]:
-        spare = {name: self.tree.due(name).share - self.totals[name].gpus for name in names}
+        held, due = self._held, self._tree.due
+        spare = {name: due(name).share - held[name] for name in names}
         if parent:
             # what the parent holds itself is one more beside its sub-teams
-            whole = self.tree.due(parent).share - self.totals[parent].gpus
-            spare[""] = whole - sum(spare.values())
+            spare[""] = due(parent).share - held[parent] - sum(spare.values())
         over = {name: -n for name, n in spare.items() if n < 0}
         under = {name: n for name, n in spare.items() if n > 0}
         passed = min(sum(over.values()), sum(under.values()))
-        borrowed = apportion(passed + borrows, over)
-        lent = apportion(passed + lends, under)
-        return {name: (lent.get(name, 0), borrowed.get(name, 0)) for name in names}
+        found = {name: (0, n) for name, n in apportion(passed + borrows, over).items()}
+        found |= {name: (n, 0) for name, n in apportion(passed + lends, under).items()}
+        found.pop("", None)
+        return found
 
     def _guarantees(self) -> tuple[dict[str, int], dict[str, int]]:
         """What teams without parent have lent of their guaranteed GPUs, and who uses it. Free GPUs
         come first: as long as they are enough to give everything back, nothing is lent."""
-        roots = [name for name in self.totals if self.tree.is_root(name)]
-        spare = {name: self.tree.due(name).guaranteed - self.totals[name].gpus for name in roots}
+        spare = {name: self._tree.due(name).guaranteed - self._held[name] for name in self._roots}
         unused = {name: n for name, n in spare.items() if n > 0}
-        above = {name: -n for name, n in spare.items() if n < 0}
         lent = max(0, sum(unused.values()) - max(0, self.fleet().free))
+        if not lent:
+            return {}, {}
+        above = {name: -n for name, n in spare.items() if n < 0}
         lent = min(lent, sum(above.values()))
         return apportion(lent, unused), apportion(lent, above)
+
+
+_NOBODY = Held()
+_NEITHER = (0, 0)
 
 
 def apportion(total: int, parts: Mapping[str, int]) -> dict[str, int]:

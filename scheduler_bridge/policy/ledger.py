@@ -30,18 +30,22 @@ class Holding:
     def pieces(self, since: int, until: int) -> Iterator[tuple[int, int, int]]:
         """(tags, since, until) of the parts of that time."""
         if self.is_given_back:
-            yield int(Tag.GIVEN_BACK), since, until
+            yield _GIVEN_BACK, since, until
             return
-        tags = Tag.ALLOCATED if self.is_allocated else Tag.UNALLOCATED
-        tags |= (Tag.IDLE if self.is_idle else Tag(0)) | (
-            Tag.SUSPENDED if self.is_suspended else Tag(0)
-        )
+        # plain numbers: this is done for all that is held whenever somebody asks
+        tags = _ALLOCATED if self.is_allocated else _UNALLOCATED
+        tags |= (_IDLE if self.is_idle else 0) | (_SUSPENDED if self.is_suspended else 0)
         change = until if self.interruptible_from is None else self.interruptible_from
         change = min(max(change, since), until)
         if since < change:
-            yield int(tags), since, change
+            yield tags, since, change
         if change < until:
-            yield int(tags | Tag.INTERRUPTIBLE), change, until
+            yield tags | _INTERRUPTIBLE, change, until
+
+
+_ALLOCATED, _UNALLOCATED = int(Tag.ALLOCATED), int(Tag.UNALLOCATED)
+_IDLE, _SUSPENDED = int(Tag.IDLE), int(Tag.SUSPENDED)
+_INTERRUPTIBLE, _GIVEN_BACK = int(Tag.INTERRUPTIBLE), int(Tag.GIVEN_BACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,13 @@ class Meter:
         self._sums = Sums()
         self._holdings: dict[str, tuple[Holding, int]] = {}
         self._waiting: dict[str, Waiting] = {}
-        self._held: dict[str, Held] = {}
+        self._totals: dict[str, Held] = {}
         self._rates: tuple[dict[str, TeamSums], FleetSums] | None = None
 
     @property
     def held(self) -> int:
         """What is held now, in thousandths of a GPU."""
-        return sum(each.gpus for each in self._held.values())
+        return sum(it.gpus for name, it in self._totals.items() if self.tree.is_root(name))
 
     def advance(self, to: int) -> None:
         """Time passes as things stand; a time that is over already changes nothing."""
@@ -133,8 +137,8 @@ class Meter:
             return
         for each, sign in ((known, -1), (waiting, 1)):
             if each is not None:
-                self._of(each.team).waiting += sign * each.gpus
-        self._rates = None
+                for total in self._line(each.team):
+                    total.waiting += sign * each.gpus
 
     def until(self, to: int) -> Sums:
         """What has come together by then if nothing changes. Changes nothing itself."""
@@ -159,7 +163,14 @@ class Meter:
     def change(self, capacity: int, due: Dues) -> None:
         """From now on the fleet is so large, and teams are due this."""
         self._book_all(self.at)
-        self.capacity, self.tree, self._rates = capacity, Tree(due), None
+        self.capacity, self.tree = capacity, Tree(due)
+        held, waiting = self._holdings, self._waiting
+        self._totals, self._holdings, self._waiting = {}, {}, {}
+        for name, (holding, _) in held.items():
+            self.hold(name, holding)
+        for name, each in waiting.items():
+            self.wait(name, each)
+        self._rates = None
 
     def skip(self, to: int) -> None:
         """It is another time now, and what lies between counts for nobody."""
@@ -173,7 +184,7 @@ class Meter:
 
     def _pass(self, sums: Sums, to: int) -> None:
         if self._rates is None:
-            moment = Moment(self.tree, self.capacity, self._held)
+            moment = Moment(self.tree, self.capacity, self._totals)
             self._rates = (moment.rates(), moment.fleet())
         teams, fleet = self._rates
         for hour, milliseconds in hours(self.at, to):
@@ -191,15 +202,16 @@ class Meter:
     def _count(self, holding: Holding, sign: int) -> None:
         if holding.is_given_back:
             return
-        mine = self._of(holding.team)
-        if holding.is_allocated:
-            mine.allocated += sign * holding.gpus
-        else:
-            mine.unallocated += sign * holding.gpus
-        self._rates = None
+        for total in self._line(holding.team):
+            if holding.is_allocated:
+                total.allocated += sign * holding.gpus
+            else:
+                total.unallocated += sign * holding.gpus
 
-    def _of(self, team: str) -> Held:
-        return self._held.setdefault(team, Held())
+    def _line(self, team: str) -> list[Held]:
+        """What the team and those above it hold; about to change."""
+        self._rates = None
+        return [self._totals.setdefault(name, Held()) for name in self.tree.line(team)]
 
 
 def hours(since: int, until: int) -> Iterator[tuple[int, int]]:

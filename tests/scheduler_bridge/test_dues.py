@@ -27,7 +27,19 @@ def moment(
 ) -> Moment:
     """(held, waiting) GPUs by team."""
     standing = {name: Held(gpus * 1000, 0, waits * 1000) for name, (gpus, waits) in held.items()}
-    return Moment(Tree(due), capacity * 1000, standing)
+    return of(due, standing, capacity)
+
+
+def of(due: Mapping[str, Due], held: Mapping[str, Held], capacity: int = FLEET) -> Moment:
+    """When each team itself holds this."""
+    tree, totals = Tree(due), dict[str, Held]()
+    for name, own in held.items():
+        for above in tree.line(name):
+            total = totals.setdefault(above, Held())
+            total.allocated += own.allocated
+            total.unallocated += own.unallocated
+            total.waiting += own.waiting
+    return Moment(tree, capacity * 1000, totals)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +135,7 @@ def test_guaranteed_gpus_that_their_owner_does_not_use(
 
 def test_a_parents_sums_include_its_sub_teams() -> None:
     standing = {"x": Held(1000, 0, 0), "y": Held(0, 2000, 5000), "a": Held(0, 0, 1000)}
-    rates = Moment(Tree(NESTED), 10_000, standing).rates()
+    rates = of(NESTED, standing).rates()
     assert rates["a"][:3] == (6000, 1000, 2000)
     assert [rates[name].owed for name in ("x", "y")] == [1000, 2000]
 
