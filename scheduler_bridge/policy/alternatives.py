@@ -18,10 +18,7 @@ import numpy as np
 
 from scheduler_bridge.policy.columns import Ints
 from scheduler_bridge.policy.trials import Bench, Moment, Outcome, State
-from scheduler_bridge.policy.values import Pending
-
-SHORT_SECONDS: Final = 900.0
-"""The protection that work without one is offered: enough for a short run, and soon over."""
+from scheduler_bridge.policy.values import DEBUG_SECONDS, Pending
 
 MOST: Final = 4
 _TRIES: Final = 12
@@ -123,15 +120,16 @@ def _size(item: Pending) -> int:
 
 
 def _protections(state: State, item: Pending) -> Iterator[Pending]:
-    """In whole minutes. Between the beginnings of others' reservations nothing changes, so that only
-    the longest before each has to be tried."""
+    """In whole minutes. Only what ends before others' reservations and what makes it debug work can
+    change anything. Work that has none is offered that of debug work: enough for a short run."""
     if not item.is_allocated:
-        if item.max_runtime > SHORT_SECONDS:
-            yield replace(item, min_runtime=SHORT_SECONDS)
+        if item.max_runtime > DEBUG_SECONDS:
+            yield replace(item, min_runtime=DEBUG_SECONDS)
         return
     now = state.now
     asked = min(item.min_runtime, item.max_runtime)
     before = {floor((each.at - now) / _MINUTE) * _MINUTE for each in state.reservations}
+    before.add(DEBUG_SECONDS)
     for seconds in sorted((each for each in before if 0 < each < asked), reverse=True):
         yield replace(item, min_runtime=seconds)
     yield replace(item, min_runtime=0.0)
@@ -146,16 +144,18 @@ class _Reach:
         desk, columns = self._desk, bench.state.columns
         self._pools, work = columns.pools, columns.work
         least = replace(item, gpus=1, nodes=1)
-        cost = desk.yielders.candidates(least).cost
+        # debug work, which it may become, has rules of its own
+        yields = np.isfinite(desk.yielders.candidates(least).cost)
+        yields |= np.isfinite(desk.yielders.candidates(item).cost)
         entries = np.flatnonzero(work.entry_gpus)
-        entries = entries[np.isfinite(cost[work.entry_row[entries]])]
+        entries = entries[yields[work.entry_row[entries]]]
         back = np.bincount(
             work.entry_pool[entries], work.entry_gpus[entries], minlength=len(self._pools)
         )
         reach = desk.open_to(item, desk.free + desk.leaving) + back.astype(np.int64)
         self._reach: Ints = np.where(desk.within(least) & self._pools.ready, reach, 0)
-        own = work.team[: len(cost)] == work.teams.get(item.team, -1)
-        mine = int(work.gpus[: len(cost)][own & np.isfinite(cost)].sum())
+        own = work.team[: len(yields)] == work.teams.get(item.team, -1)
+        mine = int(work.gpus[: len(yields)][own & yields].sum())
         self._given_back = mine + desk.accounts.going[item.team]
 
     def fewer_gpus(self) -> Iterator[Pending]:

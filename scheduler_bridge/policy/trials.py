@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any
@@ -102,7 +102,7 @@ class Bench:
     def desk(self) -> Desk:
         """Scratch values, for looking only."""
         if self._desk is None:
-            self._desk = self._fresh()
+            self._desk = self._fresh(self.state.now)
         return self._desk
 
     def moment(self, item: Pending) -> Moment | None:
@@ -121,7 +121,22 @@ class Bench:
             item, columns.pools, columns.work, found, there, within, now, self.state.reservations
         )
         # what is there now and is not given to it will not be had by waiting for that
-        return None if first is None or first.at <= now else self._moment(first, found)
+        if first is None or first.at <= now or not self._comes_true(item, first.at):
+            return None
+        return self._moment(first, found)
+
+    def _comes_true(self, item: Pending, at: float) -> bool:
+        """Whether the planner would start it then, everything else being as it is."""
+        columns, work = self.state.columns, self.state.columns.work
+        desk = self._fresh(at)
+        ended = work.ends_by[: len(work.ids)] <= at
+        for row in np.flatnonzero(ended & (work.gpus[: len(work.ids)] > 0)):
+            for pool, gpus in work.takes[int(row)]:
+                desk.free[pool] += gpus if columns.pools.ready[pool] else 0
+        for reservation in self.state.reservations:
+            for pool, gpus in reservation.takes if reservation.at <= at else ():
+                desk.spoken[pool] += gpus
+        return self._decide(desk, item) is not Outcome.WAITS
 
     def _moment(self, first: Reservation, found: Candidates) -> Moment:
         work, rows = self.state.columns.work, len(found.cost)
@@ -146,9 +161,9 @@ class Bench:
         is_used = before != (len(desk.placements), len(desk.preemptions), len(desk.owed))
         self._spare = None if is_used else desk
 
-    def _fresh(self) -> Desk:
+    def _fresh(self, now: float) -> Desk:
         state = self.state
-        desk = Desk(state.columns, self._rules, state.now, state.exact)
+        desk = Desk(state.columns, self._rules, now, state.exact)
         desk.reservations.extend(state.reservations)
         waiting = state.columns.queue.items
         for owner, takes in state.owed.items():
@@ -169,13 +184,14 @@ class Bench:
 
 
 def _copy(desk: Desk) -> Desk:
-    accounts, made = desk.accounts, copy(desk)
-    made.accounts = replace(accounts)
-    for name in ("used", "allocated", "by_priority", "going", "charged"):
-        setattr(made.accounts, name, copy(getattr(accounts, name)))
-    for name in ("free", "leaving", "spoken", "promised", "owed", "yielding", "reservations"):
-        setattr(made, name, copy(getattr(desk, name)))
-    made.placements, made.preemptions, made.waits, made.stuck = [], [], [], set()
+    """Another one in the same condition, as far as a pass changes it."""
+    made = copy(desk)
+    made.accounts = copy(desk.accounts)
+    for thing in (made, made.accounts):
+        for each in fields(thing):
+            value = getattr(thing, each.name)
+            if isinstance(value, dict | list | set | np.ndarray):
+                setattr(thing, each.name, copy(value))
     return made
 
 

@@ -127,8 +127,8 @@ def test_another_team_of_the_user() -> None:
 
 def test_the_moment_names_whose_protection_is_the_last_in_the_way() -> None:
     columns = Columns(machines(4, 4))
-    columns.start(busy("soon", yields_from=NOW + 60, team="blue", is_allocated=False), ((0, 4),))
-    columns.start(busy("later", yields_from=NOW + 90, team="blue", is_allocated=False), ((1, 4),))
+    columns.start(busy("soon", since=0, yields_from=NOW + 60, team="blue", is_allocated=False), ((0, 4),))
+    columns.start(busy("later", since=0, yields_from=NOW + 90, team="blue", is_allocated=False), ((1, 4),))
     found = offered(columns, pending("p", 4, nodes=2, min_runtime=HOUR))
     assert found[KINDS.MOMENT].moment == Moment(NOW + 90, ("later",), ends=False)
 
