@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from math import inf, sqrt
 from typing import Final
 
+import numpy as np
+
 from scheduler_bridge.model.phases import Kind
-from scheduler_bridge.policy.columns import Columns, Group, group_of
+from scheduler_bridge.policy.columns import Columns, Group, Ints, group_of
 from scheduler_bridge.policy.passing import Decided, Desk
 from scheduler_bridge.policy.values import NodeState, Pending, Rules, Running, TeamRules
 from scheduler_bridge.simulator.contract import NOTHING, Decisions, Setting
-from scheduler_bridge.simulator.jobs import DAY, HOUR, JobSpec, SimFleet, Takes
+from scheduler_bridge.simulator.jobs import (
+    DAY,
+    DEBUG_GPUS,
+    DEBUG_SECONDS,
+    HOUR,
+    JobSpec,
+    SimFleet,
+    Takes,
+)
 
 RACK_NODES: Final = 16
 
@@ -22,13 +33,14 @@ class Habits:
     `refresh` seconds, with everybody who waits; in between, only who is new and who fits into what was
     freed. A balance halves in `half_life` seconds, as the usage window's default does. `losses` is the
     part of all GPU time in use that preemptions may cost, which adds up for `losses_kept` seconds;
-    `headroom` the part of the fleet that is left free for debug work."""
+    `headroom` are the least and the largest part of the fleet that is left free for debug work: in
+    between, twice the square root of the GPUs that debug work holds, by which their number varies."""
 
     refresh: float = 300.0
     half_life: float = 7 * DAY
     losses: float = 0.006
     losses_kept: float = 4 * HOUR
-    headroom: float = 0.01
+    headroom: tuple[float, float] = (0.005, 0.025)
     rules: Rules = field(default_factory=Rules)
 
 
@@ -70,6 +82,7 @@ class Ours:
         self.capacity = capacity
         self._preempted: dict[str, deque[tuple[float, str]]] = {}
         self._budget, self._budget_at = 0.0, 0.0
+        self._debug_gpus = 0
         self._new: set[Group] = set()
         self._freed = False
         self._refreshed = float("-inf")
@@ -108,6 +121,7 @@ class Ours:
 
     def _leave(self, job: JobSpec, now: float) -> None:
         self._team(job.team, now).held -= job.size
+        self._debug_gpus -= job.size if _is_debug(job) else 0
         self.columns.end(job.id)
         self._freed = True
 
@@ -125,7 +139,7 @@ class Ours:
             decided = self._desk(now).run()
             self._new.clear()
             return self._carry_out(decided, now)
-        groups = self._hopeful()
+        groups = self._hopeful(now)
         if not groups:
             return NOTHING
         return self._carry_out(self._desk(now).run(groups), now)
@@ -139,24 +153,37 @@ class Ours:
         rules = replace(self.rules, loss_budget=max(0.0, self._budget))
         return Desk(self.columns, rules, now)
 
-    def _hopeful(self) -> set[Group]:
+    def _hopeful(self, now: float) -> set[Group]:
         """Who is new, and if something was freed also who may fit into that or was promised it."""
         groups = self._new - self.columns.stuck
         if self._freed:
-            queue, free = self.columns.queue, self.columns.free
-            most, total = int(free.max()), int(free.sum())
-            open_to_all = total - self.rules.headroom
-            groups |= {
-                group
-                for group, items in queue.groups.items()
-                if group.gpus <= most
-                and group.gpus * group.nodes
-                <= (total if queue.items[items[0][1]].is_debug else open_to_all)
-            }
+            queue = self.columns.queue
+            groups |= self._fitting(now)
             owners = (queue.items.get(owner) for owner in self.columns.promised)
             groups |= {group_of(owner) for owner in owners if owner is not None}
         self._new, self._freed = set(), False
         return groups
+
+    def _fitting(self, now: float) -> set[Group]:
+        """Who could be placed on what is free and kept for nobody else."""
+        columns = self.columns
+        free = columns.free.copy()
+        for takes in columns.promised.values():
+            _take(free, takes)
+        kept = free.copy()
+        for reservation in columns.reservations:
+            _take(kept, reservation.takes)
+        soonest = min((it.at for it in columns.reservations), default=inf) - now
+        rooms = [_nodes_with(each, int(columns.pools.size.max())) for each in (free, kept)]
+        left = int(np.maximum(free, 0).sum())
+        found = set()
+        for group, items in columns.queue.groups.items():
+            debug = columns.queue.items[items[0][1]].is_debug
+            limit = left if debug else left - self.rules.headroom
+            room = rooms[group.min_runtime > soonest]
+            if group.gpus * group.nodes <= limit and room[group.gpus] >= group.nodes:
+                found.add(group)
+        return found
 
     def next_wake(self, now: float) -> float | None:
         """While somebody waits: the next look at balances, which also sees protections that ended."""
@@ -171,7 +198,8 @@ class Ours:
             name: TeamRules(share=self.shares.get(name, 0.0), balance=balance)
             for name, balance in balances.items()
         }
-        headroom = round(self.habits.headroom * self.capacity)
+        least, most = (round(part * self.capacity) for part in self.habits.headroom)
+        headroom = min(most, max(least, round(2 * sqrt(self._debug_gpus))))
         self.rules = replace(self.habits.rules, teams=teams, headroom=headroom)
         for running in list(self.columns.work.running.values()):
             saved = self.reports.saved_at(running.id, now)
@@ -188,7 +216,8 @@ class Ours:
             self._start(self.specs[job_id], takes, now)
             starts.append((job_id, takes))
         self.columns.promise(decided.promised)
-        self.columns.reservations = decided.reservations
+        # one for now, of whom nobody may be asked to make room, would only keep others out
+        self.columns.reservations = tuple(it for it in decided.reservations if it.at > now)
         work = self.columns.work
         for asked in decided.preemptions:
             running = work.running[work.row_of[asked.victim]]
@@ -202,6 +231,7 @@ class Ours:
 
     def _start(self, job: JobSpec, takes: Takes, now: float) -> None:
         self._team(job.team, now).held += job.size
+        self._debug_gpus += job.size if _is_debug(job) else 0
         running = Running(
             job.id,
             Kind.JOB,
@@ -216,6 +246,21 @@ class Ours:
             preemptions=len(self._preempted.get(job.id, ())),
         )
         self.columns.start(running, takes)
+
+
+def _take(free: Ints, takes: Takes) -> None:
+    for pool, gpus in takes:
+        free[pool] -= gpus
+
+
+def _nodes_with(free: Ints, most: int) -> Ints:
+    """How many machines have at least so many free GPUs, by that number."""
+    counts = np.bincount(np.maximum(free, 0), minlength=most + 1)
+    return np.cumsum(counts[::-1])[::-1]
+
+
+def _is_debug(job: JobSpec) -> bool:
+    return 0 < job.min_runtime <= DEBUG_SECONDS and job.size <= DEBUG_GPUS
 
 
 def _nodes(fleet: SimFleet) -> list[NodeState]:
