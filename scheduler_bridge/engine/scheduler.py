@@ -125,7 +125,14 @@ class Scheduler:
                 cause="submitted",
                 actor=actor,
                 target=Phase.QUEUED.value,
-                evidence={"gpus": spec.gpus, "priority": spec.priority.name.lower()},
+                # whoever replays the past needs no other table
+                evidence={
+                    "gpus": spec.gpus,
+                    "nodes": spec.nodes,
+                    "team": spec.team,
+                    "min_runtime_seconds": spec.min_runtime_seconds,
+                    "priority": spec.priority.name.lower(),
+                },
             )
         self.wake()
         return self.get(workload.id)
@@ -340,9 +347,9 @@ class Scheduler:
         found = explain(self.books, workload, wait, resume)
         if wait is None:
             return found
-        estimate = self.outlooks.estimate(workload, wait)
+        changes, estimate = self.outlooks.tell(workload, wait, teams)
         self.estimates.keep()
-        return replace(found, changes=self.outlooks.changes(workload, teams), estimate=estimate)
+        return replace(found, changes=changes, estimate=estimate)
 
     def estimate(self, workload: Workload) -> Estimate | None:
         """When a queued workload starts; None before the planner has come to it."""
