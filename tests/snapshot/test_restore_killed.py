@@ -191,23 +191,9 @@ async def test_a_supervisor_that_is_killed(
     ended = await asyncio.to_thread(supervisors.run, asleep, moment, victims)
     assert ended == -signal.SIGKILL
     await asleep.nothing_is_left()
-    if moment not in ("runs", "end"):  # from then on it may have run for a moment
+    if moment not in ("_go", "runs", "end"):  # from then on it may have run for a moment
         assert asleep.box.output()[said:] == ""
     await asleep.wakes()
-
-
-def then(strike: Callable[[Escrow], None], moment: str) -> Callable[..., Any]:
-    """The method of that name, and the strike: before it, but for CRIU, which must be known."""
-    method = getattr(Escrow, moment)
-
-    def struck(escrow: Escrow, *words: Any, **named: Any) -> None:
-        if moment == "restoring":
-            method(escrow, *words, **named)
-        strike(escrow)
-        if moment != "restoring":
-            method(escrow, *words, **named)
-
-    return struck
 
 
 def kill_criu(escrow: Escrow) -> None:
@@ -220,60 +206,61 @@ def kill_guard(escrow: Escrow) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def kill_filler(escrow: Escrow) -> None:
+    (pid,) = fillers()
+    os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def striking(strike: Callable[[Escrow], None], moment: str) -> Iterator[None]:
+    """The first call of that method strikes, before it does anything; where CRIU begins, after it,
+    because only then it is known."""
+    method = getattr(Escrow, moment)
+
+    def struck(escrow: Escrow, *words: Any, **named: Any) -> None:
+        patch.undo()
+        if moment == "restoring":
+            method(escrow, *words, **named)
+        strike(escrow)
+        if moment != "restoring":
+            method(escrow, *words, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Escrow, moment, struck)
+        yield
+
+
 @pytest.mark.parametrize("moment", ["restoring", "_hold"])
-async def test_a_criu_that_is_killed(
-    asleep: Asleep, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_criu_that_is_killed(asleep: Asleep, moment: str) -> None:
     said = len(asleep.box.output())
-    with monkeypatch.context() as patched:
-        patched.setattr(Escrow, moment, then(kill_criu, moment))
-        async with asyncio.timeout(20):
-            with pytest.raises(CannotThawError, match="CRIU was killed"):
-                await asleep.box.thaw(asleep.stored)
+    with striking(kill_criu, moment), pytest.raises(CannotThawError, match="CRIU was killed"):
+        await asleep.box.thaw(asleep.stored)
     await asleep.nothing_is_left()
     assert asleep.box.output()[said:] == ""
     await asleep.wakes()
 
 
-async def test_a_criu_that_is_killed_at_the_end_has_finished_or_has_not(
-    asleep: Asleep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_criu_that_is_killed_at_the_end_has_finished_or_has_not(asleep: Asleep) -> None:
     """It waits for nobody after it has said that these are all. Either way it is one tree or none."""
     said = len(asleep.box.output())
-    with monkeypatch.context() as patched:
-        patched.setattr(Escrow, "_go", then(kill_criu, "_go"))
-        try:
+    try:
+        with striking(kill_criu, "_go"):
             await asleep.box.thaw(asleep.stored)
-        except CannotThawError:
-            await asleep.nothing_is_left()
-        else:
-            await asleep.is_sound(said)
+    except CannotThawError:
+        await asleep.nothing_is_left()
+    else:
+        await asleep.is_sound(said)
     await asleep.wakes()
 
 
+@pytest.mark.parametrize("strike", [kill_guard, kill_filler])
 @pytest.mark.parametrize("moment", ["restoring", "_hold", "_go", "runs", "keep"])
-async def test_a_guard_that_is_killed_keeps_nobody_from_coming_back(
-    asleep: Asleep, moment: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_guard_or_filler_that_is_killed_keeps_nobody_from_coming_back(
+    asleep: Asleep, moment: str, strike: Callable[[Escrow], None]
 ) -> None:
-    monkeypatch.setattr(Escrow, moment, then(kill_guard, moment))
     said = len(asleep.box.output())
-    await asleep.box.thaw(asleep.stored)
-    await asleep.is_sound(said)
-
-
-@pytest.mark.parametrize("moment", ["_hold", "_go", "runs", "keep"])
-async def test_a_filler_that_is_killed_keeps_nobody_from_coming_back(
-    asleep: Asleep, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill_filler(escrow: Escrow) -> None:
-        monkeypatch.setattr(Escrow, moment, method)  # once
-        (pid,) = fillers()
-        os.kill(pid, signal.SIGKILL)
-
-    method = getattr(Escrow, moment)
-    monkeypatch.setattr(Escrow, moment, then(kill_filler, moment))
-    said = len(asleep.box.output())
-    await asleep.box.thaw(asleep.stored)
+    with striking(strike, moment):
+        await asleep.box.thaw(asleep.stored)
     await asleep.is_sound(said)
 
 
