@@ -340,7 +340,7 @@ async def test_what_an_earlier_tree_lacked_is_nothing_to_the_next(box: Box) -> N
 SHARED = """
 import hashlib, os, time
 with open("/dev/shm/large", "wb") as file:
-    file.write(os.urandom(100_000_000))
+    file.write(os.urandom(40_000_000))
 before = hashlib.sha256(open("/dev/shm/large", "rb").read()).hexdigest()
 turn = 0
 while True:
