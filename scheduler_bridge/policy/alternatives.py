@@ -40,10 +40,11 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """`item` is the workload as it would be; `share` how much of what was asked for is given up,
-    from 0 to 1. Of a moment the workload is as it was."""
+    """`item` is the workload as it would be instead of as `asked`; `share` how much of that is given
+    up, from 0 to 1. Of a moment the workload is as it was."""
 
     kind: ChangeKind
+    asked: Pending
     item: Pending
     outcome: Outcome
     share: float = 0.0
@@ -68,7 +69,9 @@ def alternatives(
     ]
     found.sort(key=lambda each: each.share)
     moment = bench.moment(item)
-    later = [Alternative(ChangeKind.MOMENT, item, Outcome.WAITS, 1.0, moment)] if moment else []
+    later = (
+        [Alternative(ChangeKind.MOMENT, item, item, Outcome.WAITS, 1.0, moment)] if moment else []
+    )
     return (*found[:most], *later)
 
 
@@ -102,7 +105,7 @@ def _first(
     for changed in islice(steps, _TRIES):
         outcome = bench.outcome(changed)
         if outcome is not Outcome.WAITS:
-            return Alternative(kind, changed, outcome, _given_up(item, changed))
+            return Alternative(kind, item, changed, outcome, _given_up(item, changed))
     return None
 
 

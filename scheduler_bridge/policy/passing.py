@@ -92,6 +92,7 @@ class Desk:
     budget: float = field(init=False)
     yielders: Yielders = field(init=False)
     in_vain: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    nobody_yields: dict[tuple[Any, ...], Pending] = field(default_factory=dict)
     _hope: Ints | None = None
     _eligible: dict[tuple[Any, ...], Bools] = field(default_factory=dict)
 
@@ -195,7 +196,7 @@ class Desk:
     def _room_now(self, item: Pending) -> Takes | None:
         """Its place among what is free. What found none finds none later in the pass, as less and
         less is free."""
-        shape = (item.gpus, item.nodes, item.models, item.clusters, tuple(item.demands.items()))
+        shape = _shape(item)
         special = item.id in self.promised or bool(item.demands)
         if not special and item.stays >= self.in_vain.get(shape, np.inf):
             return None
@@ -259,6 +260,8 @@ class Desk:
         self.promised.pop(item.id, None)
         self._speak_for(item.id, ())
         self.accounts.give(item)
+        self.yielders.forget()
+        self.nobody_yields.clear()
         for pool, gpus in takes:
             self.free[pool] -= gpus
         self._hope = None
@@ -297,9 +300,16 @@ class Desk:
     def _preempt(self, item: Pending) -> bool:
         if not item.gpus or not could_hold(self.columns.pools, item, self.within(item)):
             return False
+        kind = (item.team, item.is_allocated, item.is_debug, *_shape(item), item.yielded_to)
+        before = self.nobody_yields.get(kind)
+        # Nobody yields to a lower priority, or to who has waited for less, that would not yield before.
+        if before is not None and not item.returning and _asks_no_more(item, before):
+            return False
         making = self._making(item)
         if making is None:
+            self.nobody_yields.setdefault(kind, item)
             return False
+        self.nobody_yields.clear()
         chosen, found = making
         self.budget -= found.charged(chosen.rows)
         work = self.columns.work
@@ -392,7 +402,7 @@ class Desk:
             item,
             self.columns.pools,
             self.columns.work,
-            self._candidates(item, whenever=True),
+            self.yielders.moments(self._candidates(item, whenever=True)),
             self.open_to(item, self.free),
             self.within(item),
             self.now,
@@ -407,6 +417,14 @@ def _is_whole(item: Pending, takes: Takes, node_of: list[str]) -> bool:
         return sum(gpus for _, gpus in takes) == item.gpus * item.nodes
     nodes = {node_of[pool] for pool, _ in takes}
     return len(nodes) == item.nodes and all(gpus == item.gpus for _, gpus in takes)
+
+
+def _asks_no_more(item: Pending, before: Pending) -> bool:
+    return item.priority <= before.priority and item.since >= before.since
+
+
+def _shape(item: Pending) -> tuple[Any, ...]:
+    return (item.gpus, item.nodes, item.models, item.clusters, tuple(item.demands.items()))
 
 
 def _valid_promises(columns: Columns, reachable: Ints) -> dict[str, Takes]:

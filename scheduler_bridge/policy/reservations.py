@@ -7,35 +7,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler_bridge.policy.columns import Bools, Ints, Pools, Reservation, Work
+from scheduler_bridge.policy.columns import Bools, Floats, Ints, Pools, Reservation, Work
 from scheduler_bridge.policy.rooms import room
 from scheduler_bridge.policy.values import Pending
-from scheduler_bridge.policy.victims import Candidates
 
 
 def reserve(
     item: Pending,
     pools: Pools,
     work: Work,
-    found: Candidates,
+    moments_of: Floats,
     available: Ints,
     within: Bools,
     now: float,
     others: Sequence[Reservation],
 ) -> Reservation | None:
-    """The earliest moment at which the gang has room, or None if nobody knows. `found` are those that
-    may be asked to yield to it once their protection has ended."""
+    """The earliest moment at which the gang has room, or None if nobody knows. `moments_of` is from when
+    on each row yields to it or has ended. Whoever would have room by now but does not get it (what is
+    lost would be too much) is not served by keeping GPUs for it either."""
     entries = np.flatnonzero(work.entry_gpus > 0)
     row, pool = work.entry_row[entries], work.entry_pool[entries]
-    yields = np.where(np.isfinite(found.cost), work.yields_from[: len(found.cost)], np.inf)
-    yields = np.minimum(yields, work.ends_by[: len(found.cost)])
-    yields = np.where(work.leaving[: len(found.cost)], now, np.maximum(yields, now))
     # What others have reserved is theirs from their moment on.
     available = available.copy()
     for reservation in others:
         for reserved, gpus in reservation.takes:
             available[reserved] -= gpus
-    when = yields[row]
+    when = moments_of[row]
     moments = np.unique(when[np.isfinite(when)])
     low, high, best = 0, len(moments) - 1, None
     while low <= high:
@@ -47,7 +44,7 @@ def reserve(
             low = middle + 1
         else:
             best, high = Reservation(item.id, float(moments[middle]), takes), middle - 1
-    return best
+    return best if best is not None and best.at > now else None
 
 
 def kept_for_others(

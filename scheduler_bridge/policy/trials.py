@@ -118,7 +118,8 @@ class Bench:
         there = desk.free - desk.spoken
         now = self.state.now
         first = reserve(
-            item, columns.pools, columns.work, found, there, within, now, self.state.reservations
+            *(item, columns.pools, columns.work, desk.yielders.moments(found)),
+            *(there, within, now, self.state.reservations),
         )
         # what is there now and is not given to it will not be had by waiting for that
         if first is None or first.at <= now or not self._comes_true(item, first.at):

@@ -41,6 +41,7 @@ _REASONS: Final[tuple[PreemptionReason, ...]] = tuple(PreemptionReason)
 _NOBODY: Final = -1
 _IDLE: Final = _REASONS.index(PreemptionReason.IDLE)
 _UNALLOCATED: Final = _REASONS.index(PreemptionReason.UNALLOCATED)
+_TURN_ENDED: Final = _REASONS.index(PreemptionReason.TURN_ENDED)
 _GUARANTEE: Final = _REASONS.index(PreemptionReason.GUARANTEE)
 
 
@@ -83,6 +84,8 @@ class Yielders:
     _each: Floats = field(init=False)
     _idle_cost: Floats = field(init=False)
     _turns: Bools = field(init=False)
+    _turns_from: Floats = field(init=False)
+    _known: dict[tuple[object, ...], Candidates] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         work, now, rows = self.work, self.now, len(self.work.ids)
@@ -99,9 +102,38 @@ class Yielders:
         little = lost + restore <= self.accounts.rules.turn_loss * ran
         debug = (protection <= DEBUG_SECONDS) & (gpus <= DEBUG_GPUS) & (protection > 0)
         self._turns = np.where(silent, ran >= 2 * protection, little) & ~debug
+        # When the next checkpoint comes nobody knows; hourly is what silence is taken for, too.
+        sometime = np.maximum(work.yields_from[:rows], now) + UNREPORTED_SECONDS
+        later = np.where(silent, since + 2 * protection, sometime)
+        self._turns_from = np.where(self._turns, work.yields_from[:rows], later)
+
+    def forget(self) -> None:
+        """Something was given away: balances and guarantees are not what they were."""
+        self._known.clear()
+
+    def moments(self, found: Candidates) -> Floats:
+        """From when on each of those `found` (`whenever`) yields or has ended, in UNIX seconds; inf
+        where nobody knows. Shape (rows,)."""
+        work, rows = self.work, len(found.cost)
+        slack = work.since[:rows] + self.accounts.rules.slack_turn
+        when = np.where(found.reason == _NOBODY, np.inf, work.yields_from[:rows])
+        when = np.where(found.reason == _UNALLOCATED, np.maximum(when, slack), when)
+        when = np.where(found.reason == _TURN_ENDED, self._turns_from, when)
+        when = np.minimum(when, work.ends_by[:rows])
+        return np.where(work.leaving[:rows], self.now, np.maximum(when, self.now))
 
     def candidates(self, item: Pending, *, whenever: bool = False) -> Candidates:
         """Who may be asked to yield to `item`; with `whenever` also those still protected."""
+        waited = item.since if item.is_allocated and not item.is_debug else 0.0
+        key = (
+            *(item.team, item.priority, item.is_allocated, item.returning, item.is_debug),
+            *(item.gpus * item.nodes, item.yielded_to, waited, whenever),
+        )
+        if key not in self._known:
+            self._known[key] = self._find(item, whenever=whenever)
+        return self._known[key]
+
+    def _find(self, item: Pending, *, whenever: bool) -> Candidates:
         work, rows = self.work, len(self.work.ids)
         reason = np.full(rows, _NOBODY)
         open_ = work.preemptible[:rows] & ~work.leaving[:rows] & (work.gpus[:rows] > 0)
@@ -153,7 +185,8 @@ class Yielders:
 
     def _by_team(self, holds: Callable[[str], bool]) -> Bools:
         flags = np.array([holds(name) for name in self.work.teams], np.bool_)
-        return flags[self.work.team[: len(self.work.ids)]]
+        of_rows: Bools = flags[self.work.team[: len(self.work.ids)]]
+        return of_rows
 
     def _costs(self, reason: Ints) -> Floats:
         """GPU-seconds lost, dearer kinds far dearer; inf for who may not be asked."""
