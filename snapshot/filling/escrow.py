@@ -44,6 +44,7 @@ class Escrow:
     """One resume. Made in the event loop's thread; `serve_criu` is for a thread of its own."""
 
     def __init__(self, beginning: Beginning, journal: Journal, guard_socket: socket.socket) -> None:
+        wire.hold_many()
         self._beginning, self._journal, self._guard = beginning, journal, guard_socket
         self._held: dict[int, Held] = {}
         self._to_hear_of = 0

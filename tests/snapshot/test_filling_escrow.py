@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import struct
@@ -181,6 +182,23 @@ async def test_a_successor_knows_the_children(tmp_path: Path) -> None:
         tree.program.send_on()
         await tree.reaches("done")
         await tree.ends()
+
+
+async def test_a_supervisor_may_hold_as_many_as_there_can_be(tmp_path: Path) -> None:
+    """One descriptor for each process of the session: usual is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        async with resume(tmp_path, "plain") as tree:
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+            tree.holds()
+            await tree.finishes()
+            tree.runs()
+            tree.program.send_on()
+            await tree.reaches("done")
+            await tree.ends()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_guard_that_is_killed_has_a_successor_who_holds_everything(tmp_path: Path) -> None:
