@@ -21,7 +21,7 @@ from scheduler_bridge.policy.estimates import estimate
 from scheduler_bridge.policy.exact import ExactRooms
 from scheduler_bridge.policy.outlook_words import change_sentence, change_values
 from scheduler_bridge.policy.passing import Desk
-from scheduler_bridge.policy.trials import Bench, Outcome, State, Tried
+from scheduler_bridge.policy.trials import Bench, Moment, Outcome, State, Tried
 from scheduler_bridge.policy.values import Pending, Wait, WaitReason
 from scheduler_bridge.policy.wording import wait_remedy, wait_sentence
 
@@ -30,6 +30,8 @@ GUARANTEES: Final = (0.0, 900.0, 8 * 3600.0)
 
 MOST_VARIANTS: Final = 16
 _HYPOTHETICAL: Final = "what-if"
+_PATIENCE: Final = 8
+"""Kinds of work without a place that are looked at again before an answer, if passes are behind."""
 
 ESTIMATED_AT_MOST: Final = 50
 """Of how many of a queue's rows it is told when they start."""
@@ -51,19 +53,31 @@ class Outlooks:
 
     def estimate(self, workload: Workload, wait: Wait) -> Estimate:
         """When a queued workload starts."""
-        return self._estimates.give(workload.id, lambda: self._estimate_waiting(workload, wait))
 
-    def changes(self, workload: Workload, teams: Iterable[str]) -> tuple[Change, ...]:
+        def make() -> Estimate:
+            item = self._considered(workload)
+            if item is None or not item.is_allocated:
+                return self._estimate_waiting(workload, wait, None)
+            state = self._state()
+            moment = Bench(state.without(item.id)).moment(item)
+            return self._estimate_waiting(workload, wait, _promised(state, item, moment))
+
+        return self._estimates.give(workload.id, make)
+
+    def tell(
+        self, workload: Workload, wait: Wait, teams: Iterable[str]
+    ) -> tuple[tuple[Change, ...], Estimate]:
         """What would start a queued workload now, the smallest change first, and the moment at which it
-        starts as it is."""
-        item = self._board.columns.queue.items.get(workload.id)
-        if item is None:
-            return ()
-        try:
-            found = alternatives(self._state(), item, teams)
-        finally:
-            self._board.devices.fixed.clear()
-        return tuple(_change(item, each) for each in found)
+        starts as it is; and when it starts."""
+        found, starts_by = tuple[Alternative, ...](), None
+        if (item := self._considered(workload)) is not None:
+            state = self._state()
+            found = self._alternatives(state, item, teams)
+            starts_by = _promised(state, item, _moment(found))
+        told = self._estimates.give(
+            workload.id, lambda: self._estimate_waiting(workload, wait, starts_by)
+        )
+        return tuple(map(_change, found)), told
 
     def what_if(
         self, spec: WorkloadSpec, variants: Sequence[Variant], teams: Iterable[str]
@@ -77,10 +91,7 @@ class Outlooks:
             )
         asked = [spec, *(_varied(spec, each) for each in variants or _guarantees(spec))]
         state, known = self._state(), tuple(teams)
-        try:
-            return tuple(self._outlook(state, each, known) for each in asked)
-        finally:
-            self._board.devices.fixed.clear()
+        return tuple(self._outlook(state, each, known) for each in asked)
 
     # -- one workload ------------------------------------------------------------------------
 
@@ -94,7 +105,7 @@ class Outlooks:
             return known
         exact = ExactRooms(board.devices)
         desk = Desk(board.columns, rules, now, exact)
-        desk.run(groups)
+        desk.run(groups, patience=_PATIENCE)
         board.devices.fixed.clear()
         reservations = tuple(desk.reservations)
         self._known = State(board.columns, rules, now, reservations, dict(desk.owed), exact)
@@ -105,14 +116,17 @@ class Outlooks:
             self._check(spec)
         except Refused as refused:
             return Outlook(spec, "refused", "refused", str(refused), refused.remedy)
-        item, bench = _hypothetical(spec, state.now), Bench(state)
-        tried = bench.try_(item)
+        item = _hypothetical(spec, state.now)
+        try:
+            tried = Bench(state).try_(item)
+        finally:
+            self._board.devices.fixed.clear()
         if tried.outcome is Outcome.NOW:
             return Outlook(spec, tried.outcome.value)
-        starts_by = self._starts_by(bench, item) if tried.outcome is Outcome.WAITS else None
         reason, evidence = _reason(tried)
+        found = self._alternatives(state, item, teams)
+        starts_by = _promised(state, item, _moment(found))
         told = self._estimate(item, reason, evidence, starts_by)
-        found = alternatives(state, item, teams)
         return Outlook(
             spec,
             tried.outcome.value,
@@ -121,18 +135,29 @@ class Outlooks:
             wait_remedy(reason),
             starts_by,
             self._estimates.measured(told),
-            tuple(_change(item, each) for each in found),
+            tuple(_change(each) for each in found),
         )
 
-    def _estimate_waiting(self, workload: Workload, wait: Wait) -> Estimate:
+    def _considered(self, workload: Workload) -> Pending | None:
+        """As it stands in the queue, if the planner alone decides about it and promised it nothing."""
+        columns = self._board.columns
+        item = columns.queue.items.get(workload.id)
+        return None if item is None or item.blocked or item.id in columns.promised else item
+
+    def _alternatives(
+        self, state: State, item: Pending, teams: Iterable[str]
+    ) -> tuple[Alternative, ...]:
+        try:
+            return alternatives(state, item, teams)
+        finally:
+            self._board.devices.fixed.clear()
+
+    def _estimate_waiting(
+        self, workload: Workload, wait: Wait, starts_by: float | None
+    ) -> Estimate:
         item = self._board.columns.queue.items.get(workload.id)
-        now = self._books.clock.now()
         if item is None or item.blocked is not None:
-            return Estimate(now, reason="held_back")
-        starts_by = None
-        if item.is_allocated and item.id not in self._board.columns.promised:
-            state = self._state()
-            starts_by = self._starts_by(Bench(state.without(item.id)), item, of=state)
+            return Estimate(self._books.clock.now(), reason="held_back")
         return self._estimate(item, wait.reason, dict(wait.evidence), starts_by)
 
     def _estimate(
@@ -148,17 +173,6 @@ class Outlooks:
             freed_by=self._freed_by(evidence.get("from", ())),
         )
 
-    def _starts_by(self, bench: Bench, item: Pending, of: State | None = None) -> float | None:
-        """When it starts at the latest, if it has or would get a reservation."""
-        state = of or bench.state
-        owners = {each.owner for each in state.reservations}
-        if not item.is_allocated:
-            return None
-        if item.id not in owners and len(owners) >= state.rules.reservations:
-            return None
-        moment = bench.moment(item)
-        return None if moment is None else moment.at
-
     def _freed_by(self, holders: Iterable[str]) -> float | None:
         """By when those that were asked to leave have left or were ended."""
         now = self._books.clock.now()
@@ -168,6 +182,17 @@ class Outlooks:
             if (workload := self._books.workloads.get(name)) is not None
         ]
         return max(ends, default=None)
+
+
+def _moment(found: Iterable[Alternative]) -> Moment | None:
+    return next((each.moment for each in found if each.moment is not None), None)
+
+
+def _promised(state: State, item: Pending, moment: Moment | None) -> float | None:
+    """When it starts at the latest, if it has a reservation or would get one."""
+    owners = {each.owner for each in state.reservations}
+    is_reserved = item.id in owners or len(owners) < state.rules.reservations
+    return moment.at if moment and item.is_allocated and is_reserved else None
 
 
 def _left_by(workload: Workload, now: float) -> float:
@@ -184,11 +209,11 @@ def _reason(tried: Tried) -> tuple[WaitReason, dict[str, Any]]:
     return tried.reason, tried.evidence
 
 
-def _change(item: Pending, change: Alternative) -> Change:
-    moment = change.moment
+def _change(change: Alternative) -> Change:
+    item, moment = change.asked, change.moment
     return Change(
         change.kind.value,
-        change_sentence(item, change),
+        change_sentence(change),
         change_values(item, change.item),
         change.outcome is Outcome.MAKES_ROOM,
         moment.at if moment else None,

@@ -35,11 +35,11 @@ def change_values(item: Pending, changed: Pending) -> dict[str, Any]:
     return {name: new for name, (old, new) in pairs.items() if old != new}
 
 
-def change_sentence(item: Pending, change: Alternative) -> str:
+def change_sentence(change: Alternative) -> str:
     """What would be different; whose protection is in the way, by their ids."""
     if change.kind is ChangeKind.MOMENT:
         return _moment(change)
-    return _different(item, change.item, change.kind)
+    return _different(change.asked, change.item, change.kind)
 
 
 def _different(item: Pending, changed: Pending, kind: ChangeKind) -> str:
