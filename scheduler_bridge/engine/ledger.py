@@ -40,7 +40,6 @@ from scheduler_bridge.store.ledger import LedgerMoved, Mark, Reach
 
 _log = logging.getLogger(__name__)
 
-STORED_EVERY_MS: Final = 600 * MILLI
 STORED_AFTER_EVENTS: Final = 5000
 STORED_AT_MOST_EVERY_MS: Final = 10 * MILLI
 """Where much happens sums are stored earlier, so that a restart has little to read again."""
@@ -54,10 +53,13 @@ class Ledger:
     """One per scheduler, made before anything changes. `mismatch_gpus` is by how many GPUs the last
     check found leases and sums apart: always 0 if all is well."""
 
-    def __init__(self, books: Books, window: UsageWindow | None = None) -> None:
-        """Raises `StoreError`."""
+    def __init__(
+        self, books: Books, window: UsageWindow | None = None, *, stored_every: float = 600.0
+    ) -> None:
+        """Sums are stored after so many seconds, earlier where much happens. Raises `StoreError`."""
         self._books, self._store = books, books.store.ledger
         self.window = window or UsageWindow()
+        self._stored_every = milliseconds(stored_every)
         self.mismatch_gpus = 0
         self._used: Counter[tuple[str, int]] = Counter()
         self._mark = self._store.mark() or self._begin()
@@ -176,7 +178,7 @@ class Ledger:
     def _is_due(self) -> bool:
         passed = self._count.believed(self._books.clock.now()) - self._mark.at
         is_much = self._count.events >= STORED_AFTER_EVENTS and passed >= STORED_AT_MOST_EVERY_MS
-        return passed >= STORED_EVERY_MS or is_much
+        return passed >= self._stored_every or is_much
 
     def _on_change(self, events: tuple[Event, ...]) -> None:
         try:

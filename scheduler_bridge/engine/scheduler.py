@@ -71,7 +71,9 @@ class Scheduler:
         self.waiters: Counter[tuple[str, str]] = Counter()
         self._withdrawn: set[str] = set()
         self._failed_suspends: dict[str, float] = {}
-        self.ledger = Ledger(books, self.settings.usage_window)
+        self.ledger = Ledger(
+            books, self.settings.usage_window, stored_every=self.settings.usage_stored_every
+        )
         self._timers = Timers(books, self.settings)
         self._board = Board(books, self.settings, self._failed_suspends)
         renew_all(books, self.settings)

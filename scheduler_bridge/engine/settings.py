@@ -45,7 +45,7 @@ class Settings:
     """Times are seconds. `lease_margin` is added to `lease_seconds` before a silent holder counts
     as lost: it must be longer than clocks differ and a frozen holder needs to stop itself. A machine
     that has not answered for `silent_seconds` gets no new work. `queue_visibility` is what users are
-    shown of others' work."""
+    shown of others' work. Sums of GPU time are stored every `usage_stored_every`."""
 
     lease_seconds: float = 600.0
     lease_margin: float = 60.0
@@ -57,4 +57,5 @@ class Settings:
     max_wait: float = 60.0
     rules: Rules = field(default_factory=Rules)
     usage_window: UsageWindow = field(default_factory=UsageWindow)
+    usage_stored_every: float = 600.0
     queue_visibility: Visibility = Visibility.COUNTS

@@ -22,6 +22,8 @@ ALL = Reach(0, 10**7)
 class Site:
     """A scheduler over one store, in virtual time."""
 
+    stored_every = 600.0
+
     def __init__(self, store: Store, gpus: int = GPUS) -> None:
         self.clock = ManualClock(2_000_000_000.0)
         self.store = store
@@ -33,9 +35,13 @@ class Site:
     def start(self) -> None:
         """Begin from what the store holds, as a program does."""
         books = Books(self.store, self.clock, one_node(self.gpus))
-        self.scheduler = Scheduler(
-            books, Settings(lease_seconds=10**7, hold_seconds=10**7, silent_seconds=10**7)
+        settings = Settings(
+            lease_seconds=10**7,
+            hold_seconds=10**7,
+            silent_seconds=10**7,
+            usage_stored_every=self.stored_every,
         )
+        self.scheduler = Scheduler(books, settings)
 
     @property
     def ledger(self) -> Ledger:
@@ -67,7 +73,8 @@ class Site:
 
     def suspend(self, workload: Workload) -> Workload:
         self.scheduler.desire(workload.id, Desired.SUSPENDED, actor="me", reason="away")
-        self.move(workload, Phase.SUSPENDING)
+        if workload.phase is not Phase.SUSPENDING:
+            self.move(workload, Phase.SUSPENDING)
         return self.move(workload, Phase.SUSPENDED)
 
     def idle(self, workload: Workload, since: float | None) -> None:
