@@ -73,9 +73,21 @@ class House:
         for item in found[-1]:
             for part in ("", "/why", "/history", "/wait?version=-1"):
                 found.append(await self.get(who, f"/workloads/{item['id']}{part}"))
+        found.append(await self.what_if(who))
         found.append(await self.stream(who))
         found.append(self.hub_page(who))
         return json.dumps(found)
+
+    async def what_if(self, who: str) -> Any:
+        """What it is told of work that would take everything."""
+        spec = WorkloadSpec(Kind.JOB, "all", who, "red", gpus=3, nodes=2, command=("x",))
+        body = wire.WHAT_IF.dump_json(wire.WhatIfBody(spec))
+        transport = httpx.ASGITransport(self.app)
+        headers = {"Authorization": who, "Content-Type": "application/json"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://house") as client:
+            answer = await client.post("/api/v1/what-if", content=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     async def stream(self, who: str) -> list[str]:
         """The frames of the events so far."""
