@@ -84,8 +84,7 @@ def test_a_protection_that_ends_before_others_need_the_gpus() -> None:
     columns.start(busy("x", ends_by=NOW + HOUR, preemptible=False), ((0, 4),))
     columns.submit(pending("big", 8, min_runtime=HOUR, since=0))
     found = offered(columns, pending("p", 4, min_runtime=8 * HOUR, since=5))
-    # what runs there never reports what it saved, so its turn is twice its protection
-    assert found[KINDS.PROTECTION].item.min_runtime == 2 * HOUR
+    assert found[KINDS.PROTECTION].item.min_runtime == HOUR
     assert found[KINDS.PROTECTION].outcome is Outcome.NOW
 
 
