@@ -93,8 +93,9 @@ def test_a_server_that_stands_still_for_a_while(tmp_path: Path) -> None:
 
 
 def test_a_megabyte_a_second_is_slow_and_shown_and_nothing_else(
-    s3_server: S3Server, tmp_path: Path
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(feed, "SILENT_SECONDS", 10.0)
     with (
         slow_relay(s3_server.endpoint, bytes_per_second=1e6) as endpoint,
         asking(tmp_path, on(s3_server, endpoint), pages=300) as tree,
