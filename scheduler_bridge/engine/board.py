@@ -18,7 +18,16 @@ from scheduler_bridge.model.phases import HOLDS_LEASE, Desired, Phase
 from scheduler_bridge.model.workload import Node, Workload
 from scheduler_bridge.policy.columns import Columns, Group
 from scheduler_bridge.policy.devices import Devices
-from scheduler_bridge.policy.values import FleetState, Pending, Rules, Running, WaitReason
+from scheduler_bridge.policy.habits import LossBucket
+from scheduler_bridge.policy.values import (
+    DEBUG_GPUS,
+    DEBUG_SECONDS,
+    FleetState,
+    Pending,
+    Rules,
+    Running,
+    WaitReason,
+)
 
 _YIELDS: Final = frozenset({Phase.RUNNING})
 
@@ -41,6 +50,7 @@ class Board:
         self._next_yield = self._look_again = 0.0
         self._changes = books.follow()
         self._known = Known()
+        self.losses = LossBucket(settings.habits)
         self._begin()
 
     def _begin(self) -> None:
@@ -72,6 +82,21 @@ class Board:
             self._look_again = now + LOOK_AGAIN_SECONDS
         self._rules, self._next_yield = _lasting(rules), self._soonest_yield(now)
         return frozenset(self.columns.queue.groups.keys() - self.columns.stuck)
+
+    def with_habits(self, rules: Rules, now: float) -> Rules:
+        """The rules, with what preemptions may cost now and what is left free for debug work. Call after
+        `refresh`."""
+        work, ready = self.columns.work, self.columns.pools.ready
+        rows = len(work.ids)
+        gpus = work.gpus[:rows]
+        protection = work.yields_from[:rows] - work.since[:rows]
+        debug = (gpus <= DEBUG_GPUS) & (protection <= DEBUG_SECONDS) & work.allocated[:rows]
+        capacity = int(self.columns.pools.size[ready].sum())
+        return replace(
+            rules,
+            loss_budget=self.losses.allowance(now, capacity, int(gpus.sum())),
+            headroom=self.settings.habits.free_for_debug(capacity, int(gpus[debug].sum())),
+        )
 
     def inputs(self, rules: Rules, now: float) -> str:
         """The digest of all that a pass sees after `refresh`."""

@@ -47,6 +47,7 @@ def run_cycle(board: Board) -> Plan:
     books, now = board.books, board.books.clock.now()
     rules = rules_now(books, board.settings)
     groups = board.refresh(rules, now)
+    rules = board.with_habits(rules, now)
     queue = board.columns.queue
     explain = len(queue.items) <= EXPLAINED_AT_ONCE
     decided = plan_named(
@@ -60,6 +61,7 @@ def run_cycle(board: Board) -> Plan:
     )
     board.columns.stuck |= decided.stuck
     board.columns.reservations = decided.reservations
+    board.losses.spend(decided.lost)
     seen: dict[str, object] = {}
     if decided.placements or decided.preemptions:
         seen = {"inputs": board.inputs(rules, now), "planned_at": now}

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from scheduler_bridge.policy.habits import Habits
 from scheduler_bridge.policy.usage_window import UsageWindow
 from scheduler_bridge.policy.values import Rules
 from scheduler_bridge.policy.visibility import Visibility
@@ -56,6 +57,7 @@ class Settings:
     launch_attempts: int = 3
     max_wait: float = 60.0
     rules: Rules = field(default_factory=Rules)
+    habits: Habits = field(default_factory=Habits)
     usage_window: UsageWindow = field(default_factory=UsageWindow)
     usage_stored_every: float = 600.0
     queue_visibility: Visibility = Visibility.COUNTS

@@ -44,7 +44,8 @@ Explain = Callable[[Pending], tuple[WaitReason, dict[str, Any]]]
 @dataclass(frozen=True, slots=True)
 class Decided:
     """What to do now, counted in GPUs of pools. `promised` replaces the columns'; `stuck` are the
-    groups of which nothing can be placed until something ends or becomes preemptible."""
+    groups of which nothing can be placed until something ends or becomes preemptible; `lost` are the
+    GPU-seconds of work that the preemptions cost."""
 
     placements: tuple[tuple[str, Takes], ...]
     preemptions: tuple[Preemption, ...]
@@ -53,6 +54,7 @@ class Decided:
     reservations: tuple[Reservation, ...]
     stuck: frozenset[Group]
     unfinished: bool = False
+    lost: float = 0.0
 
 
 class Exact(Protocol):
@@ -90,6 +92,7 @@ class Desk:
     reservations: list[Reservation] = field(default_factory=list)
     stuck: set[Group] = field(default_factory=set)
     budget: float = field(init=False)
+    lost: float = 0.0
     yielders: Yielders = field(init=False)
     in_vain: dict[tuple[Any, ...], float] = field(default_factory=dict)
     nobody_yields: dict[tuple[Any, ...], Pending] = field(default_factory=dict)
@@ -158,6 +161,7 @@ class Desk:
             tuple(self.reservations),
             frozenset(self.stuck - expecting),
             unfinished,
+            self.lost,
         )
 
     def _kept(self, groups: frozenset[Group] | None) -> list[Reservation]:
@@ -306,12 +310,13 @@ class Desk:
         if before is not None and not item.returning and _asks_no_more(item, before):
             return False
         making = self._making(item)
-        if making is None:
+        cost = 0.0 if making is None else making[1].charged(making[0].rows)
+        if making is None or (cost > self.budget and not self.accounts.claims(item)):
             self.nobody_yields.setdefault(kind, item)
             return False
         self.nobody_yields.clear()
         chosen, found = making
-        self.budget -= found.charged(chosen.rows)
+        self.budget, self.lost = self.budget - cost, self.lost + cost
         work = self.columns.work
         names = sorted(work.ids[row] for row in chosen.rows)
         if not self.rules.preemption:

@@ -54,4 +54,5 @@ def plan_named(
         decided.stuck,
         decided.reservations,
         decided.unfinished,
+        decided.lost,
     )

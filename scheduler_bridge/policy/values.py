@@ -249,7 +249,7 @@ class Plan:
     """What to do now. `earmarks` replaces the fleet's. `stuck` are the kinds of waiting work (see
     `columns.Group`) of which nothing can be placed until something ends or may be preempted;
     `reservations` (`columns.Reservation`) are for the first of those that wait for much. An `unfinished` plan has not
-    looked at everybody."""
+    looked at everybody. `lost` are the GPU-seconds of work that the preemptions cost."""
 
     placements: tuple[Placement, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
@@ -258,3 +258,4 @@ class Plan:
     stuck: frozenset[Any] = frozenset()
     reservations: tuple[Any, ...] = ()
     unfinished: bool = False
+    lost: float = 0.0

@@ -45,6 +45,9 @@ _TURN_ENDED: Final = _REASONS.index(PreemptionReason.TURN_ENDED)
 _GUARANTEE: Final = _REASONS.index(PreemptionReason.GUARANTEE)
 
 
+_CHARGED: Final = frozenset({_UNALLOCATED, _TURN_ENDED, _GUARANTEE})
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """`reason[row]` indexes PreemptionReason, -1 for who may not be asked; `cost[row]` is inf there,
@@ -64,13 +67,14 @@ class Candidates:
         return Candidates(reason, np.where(rows, np.inf, self.cost), self.loss)
 
     def charged(self, rows: tuple[int, ...]) -> float:
-        """What these take from the budget of losses: idle sessions lose nothing."""
-        return sum(float(self.loss[row]) for row in rows if self.reason[row] != _IDLE)
+        """What these take from the budget of losses: idle sessions lose nothing, and what a team does
+        to its own work for its own priorities is its own affair."""
+        return sum(float(self.loss[row]) for row in rows if self.reason[row] in _CHARGED)
 
     def affordable(self, budget: float) -> Candidates:
         """Only those whose loss the budget covers; what is guaranteed is not asked what it costs."""
-        free = (self.reason == _IDLE) | (self.reason == _GUARANTEE)
-        return self.without((self.loss > budget) & ~free)
+        asked = (self.reason == _UNALLOCATED) | (self.reason == _TURN_ENDED)
+        return self.without((self.loss > budget) & asked)
 
 
 @dataclass(slots=True)

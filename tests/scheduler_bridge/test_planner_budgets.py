@@ -237,7 +237,10 @@ def test_nobody_takes_turns_at_making_the_other_yield() -> None:
 
 def test_a_pass_costs_others_no_more_than_the_budget() -> None:
     runs = [
-        job(f"v{n}", f"n0g{n}", priority=0, since=NOW - 1000, saved_at=NOW - 80) for n in range(3)
+        job(
+            f"v{n}", f"n0g{n}", team="blue", since=NOW - 1000, saved_at=NOW - 80, is_allocated=False
+        )
+        for n in range(3)
     ]
     queue = [allocated(f"a{n}", since=n) for n in range(3)]
 
@@ -245,6 +248,23 @@ def test_a_pass_costs_others_no_more_than_the_budget() -> None:
         return len(victims(decide(3, queue=queue, runs=runs, rules=Rules(loss_budget=budget))))
 
     assert [asked(99.0), asked(100.0), asked(250.0), asked(300.0)] == [0, 1, 2, 3]
+
+
+def test_all_victims_together_cost_no_more_than_the_budget() -> None:
+    runs = [
+        job(
+            f"v{n}", f"n0g{n}", team="blue", since=NOW - 1000, saved_at=NOW - 80, is_allocated=False
+        )
+        for n in range(2)
+    ]
+    gang = allocated("gang", gpus=2)
+    assert not victims(decide(2, queue=[gang], runs=runs, rules=Rules(loss_budget=199.0)))
+    assert len(victims(decide(2, queue=[gang], runs=runs, rules=Rules(loss_budget=200.0)))) == 2
+
+
+def test_a_teams_own_priorities_are_its_own_affair() -> None:
+    runs = [job("low", "n0g0", priority=0, since=NOW - 5 * HOUR)]
+    assert victims(decide(1, queue=[allocated("a")], runs=runs, rules=Rules(loss_budget=0.0)))
 
 
 def test_idle_sessions_and_guarantees_cost_the_budget_nothing_that_stops_them() -> None:

@@ -219,7 +219,8 @@ def test_nobody_preempts_back_and_forth(world: World) -> None:
     world.victims_leave()
     world.step()
     for name, old in gone.items():
-        world.columns.submit(waiting_again(old, gangs[name], world.now))
+        to = tuple(preemptor for victim, preemptor in pairs if victim == name)
+        world.columns.submit(waiting_again(old, gangs[name], world.now, to))
     world.now += 30_000.0  # every protection is over
     for _ in range(3):
         for preemption in world.step().preemptions:
@@ -227,10 +228,11 @@ def test_nobody_preempts_back_and_forth(world: World) -> None:
         world.victims_leave()
 
 
-def waiting_again(old: Running, takes: Takes, now: float) -> Pending:
+def waiting_again(old: Running, takes: Takes, now: float, to: tuple[str, ...]) -> Pending:
     gpus = takes[0][1]
     runtime = 900.0 if old.is_allocated else 0.0
-    return Pending(old.id, old.team, gpus, len(takes), old.priority, now, min_runtime=runtime)
+    item = Pending(old.id, old.team, gpus, len(takes), old.priority, now, min_runtime=runtime)
+    return replace(item, attempts=1, yielded_to=to)
 
 
 @given(worlds())
