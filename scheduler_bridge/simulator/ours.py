@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
-from math import inf, sqrt
+from math import inf
 from typing import Final
 
 import numpy as np
 
 from scheduler_bridge.model.phases import Kind
 from scheduler_bridge.policy.columns import Columns, Group, Ints, group_of
+from scheduler_bridge.policy.habits import Habits, LossBucket
 from scheduler_bridge.policy.passing import Decided, Desk
 from scheduler_bridge.policy.values import NodeState, Pending, Rules, Running, TeamRules
 from scheduler_bridge.simulator.contract import NOTHING, Decisions, Setting
@@ -18,7 +19,6 @@ from scheduler_bridge.simulator.jobs import (
     DAY,
     DEBUG_GPUS,
     DEBUG_SECONDS,
-    HOUR,
     JobSpec,
     SimFleet,
     Takes,
@@ -28,20 +28,15 @@ RACK_NODES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class Looks:
     """How the planner is used. Balances, checkpoints and turns that ended are looked at every
     `refresh` seconds, with everybody who waits; in between, only who is new and who fits into what was
-    freed. A balance halves in `half_life` seconds, as the usage window's default does. `losses` is the
-    part of all GPU time in use that preemptions may cost, which adds up for `losses_kept` seconds;
-    `headroom` are the least and the largest part of the fleet that is left free for debug work: in
-    between, twice the square root of the GPUs that debug work holds, by which their number varies."""
+    freed. A balance halves in `half_life` seconds, as the usage window's default does."""
 
     refresh: float = 300.0
     half_life: float = 7 * DAY
-    losses: float = 0.006
-    losses_kept: float = 4 * HOUR
-    headroom: tuple[float, float] = (0.005, 0.025)
     rules: Rules = field(default_factory=Rules)
+    habits: Habits = field(default_factory=Habits)
 
 
 @dataclass(slots=True)
@@ -70,18 +65,18 @@ class Ours:
     name = "hubernate"
     promises_protection = True
 
-    def __init__(self, setting: Setting, habits: Habits | None = None) -> None:
-        self.habits = habits or Habits()
+    def __init__(self, setting: Setting, looks: Looks | None = None) -> None:
+        self.looks = looks or Looks()
         self.reports, self.costs = setting.reports, setting.costs
         self.columns = Columns(_nodes(setting.fleet))
         capacity = setting.fleet.capacity
         self.shares = dict(setting.fleet.shares)
         self.teams = {name: _Team(share * capacity) for name, share in self.shares.items()}
         self.specs: dict[str, JobSpec] = {}
-        self.rules = self.habits.rules
+        self.rules = self.looks.rules
+        self.losses = LossBucket(self.looks.habits)
         self.capacity = capacity
         self._preempted: dict[str, deque[tuple[float, str]]] = {}
-        self._budget, self._budget_at = 0.0, 0.0
         self._debug_gpus = 0
         self._new: set[Group] = set()
         self._freed = False
@@ -127,14 +122,14 @@ class Ours:
 
     def _team(self, name: str, now: float) -> _Team:
         team = self.teams.setdefault(name, _Team(0.0, since=now))
-        team.advance(now, self.habits.half_life)
+        team.advance(now, self.looks.half_life)
         return team
 
     # -- decisions ---------------------------------------------------------------------------
 
     def decide(self, now: float) -> Decisions:
-        """See `Habits`."""
-        if now >= self._refreshed + self.habits.refresh:
+        """See `Looks`."""
+        if now >= self._refreshed + self.looks.refresh:
             self._refresh(now)
             decided = self._desk(now).run()
             self._new.clear()
@@ -147,11 +142,8 @@ class Ours:
     def _desk(self, now: float) -> Desk:
         """One pass, with what may be lost now."""
         held = sum(team.held for team in self.teams.values())
-        saved_up = self._budget + self.habits.losses * held * (now - self._budget_at)
-        most = self.habits.losses * self.capacity * self.habits.losses_kept
-        self._budget, self._budget_at = min(saved_up, most), now
-        rules = replace(self.rules, loss_budget=max(0.0, self._budget))
-        return Desk(self.columns, rules, now)
+        allowance = self.losses.allowance(now, self.capacity, held)
+        return Desk(self.columns, replace(self.rules, loss_budget=allowance), now)
 
     def _hopeful(self, now: float) -> set[Group]:
         """Who is new, and if something was freed also who may fit into that or was promised it."""
@@ -181,26 +173,26 @@ class Ours:
             debug = columns.queue.items[items[0][1]].is_debug
             limit = left if debug else left - self.rules.headroom
             room = rooms[group.min_runtime > soonest]
-            if group.gpus * group.nodes <= limit and room[group.gpus] >= group.nodes:
+            size = group.gpus * group.nodes
+            if size <= limit and group.gpus < len(room) and room[group.gpus] >= group.nodes:
                 found.add(group)
         return found
 
     def next_wake(self, now: float) -> float | None:
         """While somebody waits: the next look at balances, which also sees protections that ended."""
-        return self._refreshed + self.habits.refresh if self.columns.queue.items else None
+        return self._refreshed + self.looks.refresh if self.columns.queue.items else None
 
     def _refresh(self, now: float) -> None:
         """What the engine learns from heartbeats and from its ledger."""
         self._refreshed = now
         self.columns.stuck.clear()
-        balances = {n: team.advance(now, self.habits.half_life) for n, team in self.teams.items()}
+        balances = {n: team.advance(now, self.looks.half_life) for n, team in self.teams.items()}
         teams = {
             name: TeamRules(share=self.shares.get(name, 0.0), balance=balance)
             for name, balance in balances.items()
         }
-        least, most = (round(part * self.capacity) for part in self.habits.headroom)
-        headroom = min(most, max(least, round(2 * sqrt(self._debug_gpus))))
-        self.rules = replace(self.habits.rules, teams=teams, headroom=headroom)
+        headroom = self.looks.habits.free_for_debug(self.capacity, self._debug_gpus)
+        self.rules = replace(self.looks.rules, teams=teams, headroom=headroom)
         for running in list(self.columns.work.running.values()):
             saved = self.reports.saved_at(running.id, now)
             times = self._preempted.get(running.id)
@@ -216,15 +208,12 @@ class Ours:
             self._start(self.specs[job_id], takes, now)
             starts.append((job_id, takes))
         self.columns.promise(decided.promised)
-        # one for now, of whom nobody may be asked to make room, would only keep others out
-        self.columns.reservations = tuple(it for it in decided.reservations if it.at > now)
+        self.columns.reservations = decided.reservations
+        self.losses.spend(decided.lost)
         work = self.columns.work
         for asked in decided.preemptions:
             running = work.running[work.row_of[asked.victim]]
             self._preempted.setdefault(asked.victim, deque()).append((now, asked.preemptor))
-            since = running.since if running.saved_at is None else running.saved_at
-            size = self.specs[asked.victim].size
-            self._budget -= (now - since + running.restore_seconds) * size
             self.columns.change(replace(running, leaving=True))
         self.columns.stuck.update(decided.stuck)
         return Decisions(tuple(starts), tuple((p.victim, p.preemptor) for p in decided.preemptions))
