@@ -28,8 +28,8 @@ from scheduler_bridge.store.tables import METADATA
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD: Final = "0005"
-KNOWN: Final = frozenset({"0001", "0002", "0003", "0004", HEAD})
+HEAD: Final = "0006"
+KNOWN: Final = frozenset({"0001", "0002", "0003", "0004", "0005", HEAD})
 """Schema revisions of this version; `migrations/versions` has a file for each."""
 
 

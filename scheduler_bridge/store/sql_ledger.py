@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -20,11 +21,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from scheduler_bridge.model.usage import FleetSums, TeamSums, UsageKey
+from scheduler_bridge.model.usage import HOURS_PER_DAY, FleetSums, TeamSums, UsageKey
 from scheduler_bridge.policy.ledger import Sums
 from scheduler_bridge.store.errors import translated
 from scheduler_bridge.store.ledger import LedgerMoved, Mark, Reach
-from scheduler_bridge.store.tables import FLEET_HOURS, LEDGER_MARK, TEAM_HOURS, USAGE_HOURS
+from scheduler_bridge.store.tables import (
+    FLEET_HOURS,
+    LEDGER_MARK,
+    TEAM_HOURS,
+    USAGE_DAYS,
+    USAGE_HOURS,
+)
 
 _THE_ONE = 1
 
@@ -52,23 +59,23 @@ class SqlLedger:
                 for (hour, team), it in sums.teams.items()
             )
             fleet = ({"hour": hour, **it._asdict()} for hour, it in sums.fleet.items())
-            for table, rows in ((USAGE_HOURS, usage), (TEAM_HOURS, teams), (FLEET_HOURS, fleet)):
+            for table, rows in (
+                (USAGE_HOURS, usage),
+                (USAGE_DAYS, _by_day(sums)),
+                (TEAM_HOURS, teams),
+                (FLEET_HOURS, fleet),
+            ):
                 _add(connection, table, rows)
 
     def usage(self, reach: Reach) -> dict[tuple[int, UsageKey], int]:
-        columns = USAGE_HOURS.c
-        keys = (columns.team, columns.project, columns.user, columns.tags)
-        query = _summed(USAGE_HOURS, reach, keys, (columns.amount,))
-        if reach.teams is not None:
-            teams = list(reach.teams)
-            mine: list[ColumnElement[bool]] = [columns.team.in_(teams), columns.project.in_(teams)]
-            if reach.user:
-                mine.append(columns.user == reach.user)
-            query = query.where(or_(*mine))
-        return {
-            (int(row[0]), UsageKey(row[1], row[2], row[3], row[4])): int(row[5])
-            for row in self._rows(query)
-        }
+        found: dict[tuple[int, UsageKey], int] = {}
+        for table, first, end in _pieces(reach):
+            for row in self._rows(_usage(table, reach, first, end)):
+                # all in one bucket: its name is where the whole begins, not where the piece does
+                begin = reach.first if reach.bucket is None else int(row[0])
+                key = (begin, UsageKey(row[1], row[2], row[3], row[4]))
+                found[key] = found.get(key, 0) + int(row[5])
+        return found
 
     def teams(self, reach: Reach) -> dict[tuple[int, str], TeamSums]:
         columns = TEAM_HOURS.c
@@ -118,6 +125,41 @@ def _add(connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]
         if not column.primary_key
     }
     connection.execute(new.on_conflict_do_update(index_elements=keys, set_=added), listed)
+
+
+def _by_day(sums: Sums) -> Iterator[Mapping[str, Any]]:
+    days: dict[tuple[int, UsageKey], int] = {}
+    for (hour, key), amount in sums.usage.items():
+        day = hour - hour % HOURS_PER_DAY
+        days[day, key] = days.get((day, key), 0) + amount
+    for (day, key), amount in days.items():
+        yield {"hour": day, **key._asdict(), "amount": amount}
+
+
+def _pieces(reach: Reach) -> Iterator[tuple[Table, int, int]]:
+    """(table, first hour, hour before which it ends): whole days are read as days."""
+    first_day = -(-reach.first // HOURS_PER_DAY) * HOURS_PER_DAY
+    last_day = reach.end // HOURS_PER_DAY * HOURS_PER_DAY
+    if reach.bucket == 1 or last_day <= first_day:
+        yield USAGE_HOURS, reach.first, reach.end
+        return
+    yield USAGE_DAYS, first_day, last_day
+    for first, end in ((reach.first, first_day), (last_day, reach.end)):
+        if first < end:
+            yield USAGE_HOURS, first, end
+
+
+def _usage(table: Table, reach: Reach, first: int, end: int) -> Select[Any]:
+    columns = table.c
+    keys = (columns.team, columns.project, columns.user, columns.tags)
+    query = _summed(table, replace(reach, first=first, end=end), keys, (columns.amount,))
+    if reach.teams is None:
+        return query
+    teams = list(reach.teams)
+    mine: list[ColumnElement[bool]] = [columns.team.in_(teams), columns.project.in_(teams)]
+    if reach.user:
+        mine.append(columns.user == reach.user)
+    return query.where(or_(*mine))
 
 
 def _within(table: Table, reach: Reach) -> ColumnElement[bool]:

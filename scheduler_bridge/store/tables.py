@@ -120,6 +120,18 @@ USAGE_HOURS = Table(
     Column("amount", BigInteger, nullable=False),
 )
 
+USAGE_DAYS = Table(
+    "usage_days",
+    METADATA,
+    # the first hour of the day; a report of months reads these
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("team", _NAME, primary_key=True),
+    Column("project", _NAME, primary_key=True),
+    Column("user", _NAME, primary_key=True),
+    Column("tags", Integer, primary_key=True, autoincrement=False),
+    Column("amount", BigInteger, nullable=False),
+)
+
 TEAM_HOURS = Table(
     "team_hours",
     METADATA,

@@ -7,12 +7,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 
 from scheduler_bridge.model.usage import FleetSums, Tag, TeamSums, UsageKey
 from scheduler_bridge.policy.ledger import Sums
 from scheduler_bridge.store.base import Store, StoreError
 from scheduler_bridge.store.ledger import LedgerMoved, Mark, Reach
-from tests.builders.databases import Database, PostgresDatabase, SqliteDatabase
+from scheduler_bridge.store.opening import migrations
+from tests.builders.databases import Database, PostgresDatabase, SqliteDatabase, beside
 
 HOUR = 480_000
 ALL = Reach(0, 10**6)
@@ -103,6 +105,39 @@ def test_hours_are_put_together_in_buckets(store: Store) -> None:
     assert store.ledger.fleet(daily).capacity == 3
     assert [whole.begin(midnight + n) for n in (-1, 24, 25)] == [None, midnight, None]
     assert [daily.begin(midnight + n) for n in (-1, 23, 24)] == [midnight - 24, midnight, None]
+
+
+MIDNIGHT = 20_000 * 24
+
+
+@pytest.mark.parametrize("first", [MIDNIGHT - 25, MIDNIGHT - 24, MIDNIGHT - 1, MIDNIGHT + 3])
+@pytest.mark.parametrize("hours", [1, 20, 24, 26, 49])
+def test_whole_days_and_hours_give_the_same(store: Store, first: int, hours: int) -> None:
+    written = Sums()
+    for hour in range(MIDNIGHT - 26, MIDNIGHT + 55):
+        written.use(hour, key("a" if hour % 2 else "b"), 2 ** (hour - MIDNIGHT + 26) % 10**15)
+    store.ledger.add(written, mark(1))
+    end = first + hours
+    within = {it: n for it, n in written.usage.items() if first <= it[0] < end}
+    for bucket in (None, 1, 24):
+        expected: dict[tuple[int, UsageKey], int] = {}
+        for (hour, used), amount in within.items():
+            begin = Reach(first, end, bucket).begin(hour)
+            assert begin is not None
+            expected[begin, used] = expected.get((begin, used), 0) + amount
+        assert store.ledger.usage(Reach(first, end, bucket)) == expected
+
+
+def test_days_are_filled_from_hours_that_were_stored_before_there_were_days(
+    store: Store, database: Database
+) -> None:
+    store.ledger.add(sums(MIDNIGHT, amount=1).plus(sums(MIDNIGHT + 23, amount=2)), mark(1))
+    store.close()
+    with beside(database) as connection:
+        command.downgrade(migrations(connection), "0005")
+    with closing(database.open()) as again:
+        whole = Reach(MIDNIGHT, MIDNIGHT + 24)
+        assert again.ledger.usage(whole) == {(MIDNIGHT, key()): 3}
 
 
 def test_only_what_was_asked_for_is_told(store: Store) -> None:
