@@ -25,6 +25,9 @@ EVENTS_READ: Final = 200_000
 MEASURED_SECONDS: Final = 30 * 86400.0
 """Only estimates given since then say how good they are."""
 
+LEARNED_FROM: Final = 500
+"""From what came of so many estimates a start learns how wide intervals have to be."""
+
 KEPT_SECONDS: Final = 90 * 86400.0
 REPEATED_SECONDS: Final = 600.0
 """A workload's estimates are remembered at most so often; those between say the same."""
@@ -57,6 +60,8 @@ class Estimates:
         self.history = History()
         for waited in self._store.waits(EVENTS_READ):
             self.history.add(waited)
+        for fate in self._store.compared("history", LEARNED_FROM):
+            self._learn(fate)
         self._store.forget(now - KEPT_SECONDS)
         self._open = self._store.open()
         self._numbers: dict[str, list[int]] = {}
@@ -196,7 +201,13 @@ class Estimates:
             fate = _fate(given, started)
             self._fates[given.basis, Fate.OPEN] -= 1
             self._fates[given.basis, fate] += 1
+            if given.basis == "history" and fate is not Fate.VOID:
+                self._learn(fate)
             self._unsaved.append((number, fate, now if started is None else started))
+
+    def _learn(self, fate: Fate) -> None:
+        early, late = fate is Fate.EARLY, fate is Fate.LATE
+        self.history.tails = self.history.tails.after(early=early, late=late)
 
     def _save(self) -> None:
         if not self._unsaved:

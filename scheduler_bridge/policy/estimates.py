@@ -39,6 +39,9 @@ PROBABILITIES: Final[Mapping[str, float]] = {
 }
 """What is meant to come true, by what an estimate rests on."""
 
+_LEARNING_RATE: Final = 0.02
+_LEAST_TAIL: Final = 0.002
+_MOST_TAIL: Final = 0.4
 _HOPELESS: Final = frozenset(
     {WaitReason.NO_NODE_FITS, WaitReason.TOO_LARGE, WaitReason.NO_READY_NODE}
 )
@@ -86,10 +89,30 @@ def classes(waited: Waited) -> tuple[Class, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """Shares of past waits that an interval leaves out at its ends. They follow what came of the
+    estimates before, so that as many come true as is said although queues grow and shrink (adaptive
+    conformal inference, Gibbs and Candes 2021)."""
+
+    early: float = (1.0 - PROBABILITY) / 2
+    late: float = (1.0 - PROBABILITY) / 2
+
+    def after(self, *, early: bool, late: bool) -> Tails:
+        """What is left out after an estimate that was wrong in this way, or in none."""
+        return Tails(_next(self.early, wrong=early), _next(self.late, wrong=late))
+
+
+def _next(tail: float, *, wrong: bool) -> float:
+    meant = (1.0 - PROBABILITY) / 2
+    return min(max(tail + _LEARNING_RATE * (meant - wrong), _LEAST_TAIL), _MOST_TAIL)
+
+
 class History:
     """Waits by class, the latest of each."""
 
     def __init__(self) -> None:
+        self.tails = Tails()
         self._ended: dict[Class, deque[float]] = {}
         self._waiting: dict[Class, list[float]] = {}
 
@@ -113,8 +136,8 @@ class History:
             if int((ended >= waited.seconds).sum()) < ENOUGH:
                 continue
             waiting = np.array(self._waiting.get(each, ()))
-            tail = (1.0 - PROBABILITY) / 2
-            low, high = survival_times(ended, waiting, waited.seconds, (1.0 - tail, tail))
+            levels = (1.0 - self.tails.early, self.tails.late)
+            low, high = survival_times(ended, waiting, waited.seconds, levels)
             return low - waited.seconds, high - waited.seconds
         return None
 

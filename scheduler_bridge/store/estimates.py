@@ -62,6 +62,11 @@ class EstimateStore(Protocol):
         """Of those given since then."""
         ...
 
+    def compared(self, basis: str, count: int) -> tuple[Fate, ...]:
+        """What came of the latest ones of a basis that could be compared, in the order in which they
+        were given."""
+        ...
+
     def forget(self, before: float) -> None:
         """Those given before then, whatever came of them."""
         ...

@@ -56,6 +56,19 @@ class SqlEstimates:
                 Tally(row[0], Fate(row[1]), int(row[2])) for row in connection.execute(query)
             )
 
+    def compared(self, basis: str, count: int) -> tuple[Fate, ...]:
+        columns = ESTIMATES.c
+        query = (
+            select(columns.fate)
+            .where(columns.basis == basis)
+            .where(columns.fate.not_in([Fate.OPEN.value, Fate.VOID.value]))
+            .order_by(columns.number.desc())
+            .limit(count)
+        )
+        with translated("does not answer"), self._engine.connect() as connection:
+            found = [Fate(row.fate) for row in connection.execute(query)]
+        return tuple(reversed(found))
+
     def forget(self, before: float) -> None:
         with translated("refused a write"), self._engine.begin() as connection:
             connection.execute(delete(ESTIMATES).where(ESTIMATES.c.given_at < before))

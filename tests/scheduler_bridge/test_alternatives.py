@@ -127,8 +127,12 @@ def test_another_team_of_the_user() -> None:
 
 def test_the_moment_names_whose_protection_is_the_last_in_the_way() -> None:
     columns = Columns(machines(4, 4))
-    columns.start(busy("soon", since=0, yields_from=NOW + 60, team="blue", is_allocated=False), ((0, 4),))
-    columns.start(busy("later", since=0, yields_from=NOW + 90, team="blue", is_allocated=False), ((1, 4),))
+    columns.start(
+        busy("soon", since=0, yields_from=NOW + 60, team="blue", is_allocated=False), ((0, 4),)
+    )
+    columns.start(
+        busy("later", since=0, yields_from=NOW + 90, team="blue", is_allocated=False), ((1, 4),)
+    )
     found = offered(columns, pending("p", 4, nodes=2, min_runtime=HOUR))
     assert found[KINDS.MOMENT].moment == Moment(NOW + 90, ("later",), ends=False)
 
@@ -249,8 +253,6 @@ def test_at_the_moment_it_starts_and_not_before(world: World) -> None:
         moment = Bench(now.without(item.id)).moment(item)
         if moment is None or item.id in desk.owed or moment.at <= world.now:
             continue
-        if item.nodes > 1 and len(set(world.columns.pools.cluster_of)) > 1:
-            continue  # victims of a gang are looked for in all clusters at once: it may get none
         assert moment.at < inf
         later = deepcopy(world.columns)
         for name in [r.id for r in later.work.running.values() if r.ends_by <= moment.at]:

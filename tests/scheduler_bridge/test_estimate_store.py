@@ -59,6 +59,15 @@ def test_what_came_of_them_is_counted(store: Store) -> None:
     assert store.estimates.tally(since=GIVEN.given_at + 1) == ()
 
 
+def test_the_latest_fates_come_in_the_order_in_which_estimates_were_given(store: Store) -> None:
+    numbers = store.estimates.add([GIVEN] * 5)
+    fates = (Fate.LATE, Fate.VOID, Fate.WITHIN, Fate.EARLY)
+    store.estimates.settle([(n, f, 9.0) for n, f in zip(numbers[:4], fates, strict=True)][::-1])
+    assert store.estimates.compared("history", 10) == (Fate.LATE, Fate.WITHIN, Fate.EARLY)
+    assert store.estimates.compared("history", 2) == (Fate.WITHIN, Fate.EARLY)
+    assert store.estimates.compared("reservation", 2) == ()
+
+
 def test_old_ones_are_forgotten(store: Store) -> None:
     _, kept = store.estimates.add([GIVEN, replace(GIVEN, given_at=GIVEN.given_at + 10)])
     store.estimates.forget(before=GIVEN.given_at + 5)

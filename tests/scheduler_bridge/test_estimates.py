@@ -16,6 +16,7 @@ from scheduler_bridge.policy.estimates import (
     PROBABILITY,
     REMEMBERED,
     History,
+    Tails,
     Waited,
     classes,
     estimate,
@@ -184,3 +185,26 @@ def test_gpus_that_are_being_freed() -> None:
 def test_who_started_at_once_did_not_wait() -> None:
     known = history(*(waited(0.1) for _ in range(1000)), *(waited(60.0) for _ in range(ENOUGH)))
     assert known.rest(waited(0)) == (60.0, 60.0)
+
+
+@pytest.mark.parametrize("trend", [1.0, 1.0005, 0.9995])
+def test_also_of_waits_that_grow_or_shrink_the_promised_share_comes_true(trend: float) -> None:
+    """Each wait is told an estimate first, then known; the share counts after a time of learning."""
+    rng, known, right = np.random.default_rng(3), History(), []
+    for number in range(4000):
+        actual = float(rng.lognormal(5, 1.0)) * trend**number
+        rest = known.rest(waited(0))
+        if rest is not None:
+            early, late = actual < rest[0], actual > rest[1]
+            known.tails = known.tails.after(early=early, late=late)
+            right.append(not early and not late)
+        known.add(waited(max(actual, 1.0)))
+    assert float(np.mean(right[500:])) == pytest.approx(PROBABILITY, abs=0.03)
+
+
+@given(st.lists(st.sampled_from(["early", "late", "right"]), max_size=300))
+def test_whatever_comes_an_interval_leaves_out_something_and_not_all(outcomes: list[str]) -> None:
+    tails = Tails()
+    for outcome in outcomes:
+        tails = tails.after(early=outcome == "early", late=outcome == "late")
+    assert 0 < tails.early <= 0.4 and 0 < tails.late <= 0.4

@@ -123,6 +123,18 @@ def test_too_early_and_too_late_are_wrong(world: World, seconds: float) -> None:
     assert world.estimates.calibration("history") == Calibration("history", 1, 0, 0)
 
 
+def test_what_came_of_estimates_widens_those_after_also_over_a_restart(world: World) -> None:
+    experienced(world)
+    before = world.estimates.history.tails
+    world.asked_behind_another()
+    world.clock.advance(5000.0)
+    world.end()
+    after = world.estimates.history.tails
+    assert after.late < before.late and after.early > before.early
+    world.start()
+    assert world.estimates.history.tails == after
+
+
 def test_what_is_overdue_is_wrong_before_it_starts(world: World) -> None:
     experienced(world)
     world.asked_behind_another()
