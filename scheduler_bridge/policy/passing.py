@@ -7,7 +7,7 @@ workload that does not fit neither blocks those behind it nor preempts for nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -93,6 +93,7 @@ class Desk:
     stuck: set[Group] = field(default_factory=set)
     budget: float = field(init=False)
     lost: float = 0.0
+    asking: Collection[Group] | None = None
     yielders: Yielders = field(init=False)
     in_vain: dict[tuple[Any, ...], float] = field(default_factory=dict)
     nobody_yields: dict[tuple[Any, ...], Pending] = field(default_factory=dict)
@@ -121,11 +122,15 @@ class Desk:
         *,
         explain: Explain | None = None,
         patience: int | None = None,
+        asking: Collection[Group] | None = None,
     ) -> Decided:
         """Decide about every waiting workload, or about those of some groups. With `explain`,
         everybody who waits is told why; otherwise only who others make room for. With `patience` the
         pass ends, unfinished, after so many groups of which none could be placed: the next one goes
-        on with those that are neither stuck nor placed."""
+        on with those that are neither stuck nor placed. If `asking` is given, others are asked to yield
+        for work of these groups only: when nothing but room has become free, who asked in vain before
+        would again."""
+        self.asking = asking
         if explain:
             for item in sorted(self.columns.queue.blocked.values(), key=lambda it: it.id):
                 self.wait(item, item.blocked or WaitReason.RETRY_LATER, dict(item.blocked_evidence))
@@ -185,7 +190,8 @@ class Desk:
                 return False
             self._place(item, takes)
             return True
-        if self._await_freed(item) or self._preempt(item):
+        may_ask = self.asking is None or group_of(item) in self.asking
+        if self._await_freed(item) or (may_ask and self._preempt(item)):
             return True
         self._reserve(item)
         return False
@@ -394,11 +400,17 @@ class Desk:
             found = found.without(asked)
         return found if whenever else found.affordable(self.budget)
 
+    def _teams_with_one(self) -> set[str]:
+        """One for each team's head: those who are owed most would keep all of them for days."""
+        items = self.columns.queue.items
+        return {items[it.owner].team for it in self.reservations if it.owner in items}
+
     def _reserve(self, item: Pending) -> None:
         if (
             not item.is_allocated
             or not item.gpus
             or len(self.reservations) >= self.rules.reservations
+            or item.team in self._teams_with_one()
             or self.accounts.refusal(item) is not None
             or not could_hold(self.columns.pools, item, self.within(item))
         ):

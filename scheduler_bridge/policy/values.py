@@ -183,8 +183,8 @@ class Rules:
     `turn_loss` of it (of who never reported a checkpoint: if it had its protection twice). Work without
     protection is left alone for its first `slack_turn` seconds, except by guaranteed claims. Nobody is
     preempted more than `max_preemptions` times in 24 hours, and one pass costs others at most
-    `loss_budget` GPU-seconds of work, guaranteed claims apart. `reservations` is how many blocked gangs
-    get one. `headroom` GPUs are left free for debug work."""
+    `loss_budget` GPU-seconds of work, guaranteed claims apart. `reservations` is how many blocked
+    gangs get one, one of each team. `headroom` GPUs are left free for debug work."""
 
     team_limits: Mapping[str, int] = field(default_factory=dict)
     default_team_limit: int | None = None
@@ -196,7 +196,7 @@ class Rules:
     slack_turn: float = 300.0
     max_preemptions: int = 6
     loss_budget: float = inf
-    reservations: int = 4
+    reservations: int = 16
     headroom: int = 0
 
     def limit_of(self, team: str) -> int | None:

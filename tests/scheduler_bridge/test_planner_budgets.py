@@ -396,6 +396,25 @@ def test_a_reservation_holds_when_only_an_arrival_is_looked_at() -> None:
     assert [name for name, _ in run(columns, only=[group_of(short)]).placements] == ["short"]
 
 
+def test_each_team_has_one_reservation() -> None:
+    runs = [protected(f"r{n}", f"n{n}g0", until=NOW + 100) for n in range(3)]
+    queue = [
+        allocated("a"),
+        allocated("b", min_runtime=2 * HOUR, since=1),
+        allocated("c", team="x"),
+    ]
+    decided = decide(1, 1, 1, queue=queue, runs=runs)
+    assert {w.id for w in decided.waits if "starts_by" in w.evidence} == {"a", "c"}
+
+
+def test_only_those_who_may_ask_make_others_yield() -> None:
+    columns = Columns(fleet(1).nodes)
+    columns.start(idle("s"), ((0, 1),))
+    columns.submit(item := pending("p"))
+    assert run(columns, asking=[]).preemptions == ()
+    assert len(run(columns, asking=[group_of(item)]).preemptions) == 1
+
+
 def test_nobody_knows_when_if_nothing_ever_yields() -> None:
     runs = [running("busy", "n0g1", preemptible=False)]
     decided = decide(2, queue=[allocated("gang", gpus=2), allocated("small", since=5)], runs=runs)
