@@ -398,7 +398,9 @@ class Desk:
             asked = np.zeros(len(work.ids), np.bool_)
             asked[list(self.yielding)] = True
             found = found.without(asked)
-        return found if whenever else found.affordable(self.budget)
+        if whenever or self.accounts.claims(item):
+            return found
+        return found.affordable(self.budget)
 
     def _teams_with_one(self) -> set[str]:
         """One for each team's head: those who are owed most would keep all of them for days."""

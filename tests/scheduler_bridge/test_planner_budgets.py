@@ -271,8 +271,9 @@ def test_idle_sessions_and_guarantees_cost_the_budget_nothing_that_stops_them() 
     rules = Rules(loss_budget=0.0)
     assert victims(decide(1, queue=[allocated("a")], runs=[idle("s", "n0g0")], rules=rules))
     rules = Rules(loss_budget=0.0, teams={"red": TeamRules(guaranteed=1), "blue": TeamRules()})
-    runs = [job("lent", "n0g0", team="blue")]
-    assert victims(decide(1, queue=[allocated("claim")], runs=runs, rules=rules))
+    for is_allocated in (True, False):
+        runs = [job("lent", "n0g0", team="blue", is_allocated=is_allocated)]
+        assert victims(decide(1, queue=[allocated("claim")], runs=runs, rules=rules))
 
 
 # -- headroom --------------------------------------------------------------------------------
