@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from scheduler_bridge.engine.books import Books
-from scheduler_bridge.engine.digest import Known, digest
+from scheduler_bridge.engine.digest import Known, named
 from scheduler_bridge.engine.fitting import node_state, pending
 from scheduler_bridge.engine.settings import Settings
 from scheduler_bridge.engine.timers import ends_by, protected_until, recent, retry_at
@@ -22,7 +22,6 @@ from scheduler_bridge.policy.habits import LossBucket
 from scheduler_bridge.policy.values import (
     DEBUG_GPUS,
     DEBUG_SECONDS,
-    FleetState,
     Pending,
     Rules,
     Running,
@@ -49,7 +48,6 @@ class Board:
         self._rules: tuple[object, ...] = ()
         self._next_yield = self._look_again = 0.0
         self._changes = books.follow()
-        self._known = Known()
         self.losses = LossBucket(settings.habits)
         self._begin()
 
@@ -61,6 +59,8 @@ class Board:
         self._leases: dict[str, str] = {}  # lease -> workload
         self._leases_of: dict[str, set[str]] = {}
         self._timed: set[str] = set()
+        self._known = Known()
+        self._known.nodes.follow({node.name: node for node in self.columns.pools.nodes})
         self._changes.workloads.update(self.books.workloads)
         self._changes.leases.update(self.books.leases)
 
@@ -100,34 +100,28 @@ class Board:
 
     def inputs(self, rules: Rules, now: float) -> str:
         """The digest of all that a pass sees after `refresh`."""
-        columns, devices = self.columns, self.devices
-        return digest(
-            FleetState(columns.pools.nodes, devices.holders, devices.marks),
-            columns.queue.items.values(),
-            columns.work.running.values(),
-            rules,
-            now,
-            known=self._known,
-        )
+        return named(self._known, rules, self.devices.marks, now)
 
     def _sync_lease(self, name: str) -> None:
         record = self.books.leases.get(name)
         if record is None and name in self._leases:
             workload = self._leases.pop(name)
             self._leases_of[workload].discard(name)
-            self._count(self.devices.give_back(name), 1)
+            self._count(self.devices.give_back(name), 1, None)
             self.columns.stuck.clear()
         elif record is not None and name not in self._leases:
             workload = str(record.lease.workload_id)
             self._leases[name] = workload
             self._leases_of.setdefault(workload, set()).add(name)
             gpus = tuple(gpu.uuid for gpu in record.lease.gpus)
-            self._count(self.devices.hold(name, workload, gpus), -1)
+            self._count(self.devices.hold(name, workload, gpus), -1, workload)
         else:
             return
         self._changes.workloads.add(workload)
 
-    def _count(self, gpus: tuple[str, ...], sign: int) -> None:
+    def _count(self, gpus: tuple[str, ...], sign: int, holder: str | None) -> None:
+        for gpu in gpus:
+            self._known.holders.tell(gpu, holder)
         for pool, count in self.devices.takes(gpus):
             self.columns.free[pool] += sign * count
 
@@ -148,6 +142,10 @@ class Board:
             self.columns.work.drop(name)
         if not self._leases_of.get(name, True) and workload is None:
             del self._leases_of[name]
+        self._known.pending.tell(name, self.columns.queue.items.get(name))
+        row = self.columns.work.row_of.get(name)
+        running = None if row is None else self.columns.work.running[row]
+        self._known.running.tell(name, running)
 
     def _run(self, workload: Workload, now: float) -> None:
         item = self._running(workload, now)

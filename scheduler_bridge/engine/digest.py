@@ -41,9 +41,17 @@ class Prints(Generic[_Item]):
         self._items[name], self._prints[name] = item, made
 
     def drop(self, name: str) -> None:
-        """There is no value of this name any more."""
-        self.total = (self.total - self._prints.pop(name)) % _MODULUS
-        del self._items[name]
+        """There is no value of this name any more, if there was one."""
+        if name in self._items:
+            self.total = (self.total - self._prints.pop(name)) % _MODULUS
+            del self._items[name]
+
+    def tell(self, name: str, item: _Item | None) -> None:
+        """What is of this name now; None if there is nothing."""
+        if item is None:
+            self.drop(name)
+        elif self._items.get(name) != item:
+            self.put(name, item)
 
     def follow(self, items: Mapping[str, _Item]) -> int:
         """Make it these values and no others; returns the sum. Reads only what is new."""
@@ -64,8 +72,8 @@ class Prints(Generic[_Item]):
 
 
 class Known:
-    """What was seen last time: a fleet and its work hardly change from one decision to the next. With
-    it and without it the digest is the same."""
+    """All that is seen of fleet and work. Whoever keeps it tells of each change; the digest is the same as
+    that of somebody who sees everything for the first time."""
 
     def __init__(self) -> None:
         self.nodes = Prints[NodeState]()
@@ -86,15 +94,19 @@ def digest(
     """The digest of a planner's inputs. Depends on nothing else, and on none of their orders. `now` is
     in UNIX seconds."""
     known = known or Known()
-    sums = (
-        known.nodes.follow({node.name: node for node in fleet.nodes}),
-        known.pending.follow({item.id: item for item in pending}),
-        known.running.follow({item.id: item for item in running}),
-        known.holders.follow(fleet.holders),
-    )
+    known.nodes.follow({node.name: node for node in fleet.nodes})
+    known.pending.follow({item.id: item for item in pending})
+    known.running.follow({item.id: item for item in running})
+    known.holders.follow(fleet.holders)
+    return named(known, rules, fleet.earmarks, now)
+
+
+def named(known: Known, rules: Rules, earmarks: Mapping[str, str], now: float) -> str:
+    """The digest, where fleet and work are known already."""
+    parts = (known.nodes, known.pending, known.running, known.holders)
     # as text: a number of that size is more than a fraction can hold
-    names = [f"{total:x}" for total in sums]
-    return f"{fingerprint((names, rules, fleet.earmarks, now)):064x}"[:LENGTH]
+    names = [f"{part.total:x}" for part in parts]
+    return f"{fingerprint((names, rules, earmarks, now)):064x}"[:LENGTH]
 
 
 def fingerprint(value: object) -> int:

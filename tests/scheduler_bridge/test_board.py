@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from scheduler_bridge.agent.inventory import virtual_gpus
 from scheduler_bridge.engine import cycle
 from scheduler_bridge.engine.board import Board
+from scheduler_bridge.engine.digest import digest
 from scheduler_bridge.engine.settings import ManualClock
 from scheduler_bridge.errors import SchedulerError
 from scheduler_bridge.inprocess import InProcessScheduler
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import Grant, Idleness, Node, Priority
-from scheduler_bridge.policy.values import Rules
+from scheduler_bridge.policy.values import FleetState, Rules
 from tests.builders.scheduler import job, session, snapshot
 
 STEPS = st.lists(
@@ -151,6 +152,14 @@ def seen(board: Board) -> dict[str, Any]:
     }
 
 
+def digest_of(board: Board, now: float) -> str:
+    """As somebody works it out who sees everything for the first time."""
+    columns, devices = board.columns, board.devices
+    fleet = FleetState(columns.pools.nodes, devices.holders, devices.marks)
+    running = columns.work.running.values()
+    return digest(fleet, columns.queue.items.values(), running, Rules(), now)
+
+
 @given(STEPS)
 @settings(max_examples=30, deadline=None)
 async def test_kept_columns_are_what_new_ones_would_be(steps: list[tuple[str, int]]) -> None:
@@ -164,6 +173,7 @@ async def test_kept_columns_are_what_new_ones_would_be(steps: list[tuple[str, in
         fresh = Board(engine.books, engine.settings, engine._failed_suspends)
         fresh.refresh(Rules(), now)
         assert seen(kept) == seen(fresh)
+        assert kept.inputs(Rules(), now) == fresh.inputs(Rules(), now) == digest_of(kept, now)
     await play.plugin.aclose()
 
 
