@@ -134,10 +134,11 @@ class Ours:
             decided = self._desk(now).run()
             self._new.clear()
             return self._carry_out(decided, now)
-        groups = self._hopeful(now)
+        new = self._new - self.columns.stuck
+        groups = self._hopeful(now, new)
         if not groups:
             return NOTHING
-        return self._carry_out(self._desk(now).run(groups), now)
+        return self._carry_out(self._desk(now).run(groups, asking=new), now)
 
     def _desk(self, now: float) -> Desk:
         """One pass, with what may be lost now."""
@@ -145,9 +146,9 @@ class Ours:
         allowance = self.losses.allowance(now, self.capacity, held)
         return Desk(self.columns, replace(self.rules, loss_budget=allowance), now)
 
-    def _hopeful(self, now: float) -> set[Group]:
+    def _hopeful(self, now: float, new: set[Group]) -> set[Group]:
         """Who is new, and if something was freed also who may fit into that or was promised it."""
-        groups = self._new - self.columns.stuck
+        groups = set(new)
         if self._freed:
             queue = self.columns.queue
             groups |= self._fitting(now)
