@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,19 @@ class Accounts:
         if not wanted:
             return None
         return self._at_once(item, wanted, given_back) or self._guarantees(item, wanted)
+
+    def allows_after(self, item: Pending, gone: Iterable[tuple[str, int, bool]]) -> bool:
+        """Whether others' guarantees leave room for it once those who are to yield (team, GPUs, whether
+        allocated) are gone: what they held of their own guarantee is unused then, and kept for them."""
+        if not self.guarantees:
+            return True
+        before = (Counter(self.used), Counter(self.allocated))
+        for team, gpus, allocated in gone:
+            self.used[team] -= gpus
+            self.allocated[team] -= gpus if allocated else 0
+        refused = self._guarantees(item, item.gpus * item.nodes)
+        self.used, self.allocated = before
+        return refused is None
 
     def _at_once(self, item: Pending, wanted: int, given_back: int) -> Refusal | None:
         """Limits of its team, and of those above it for all that is below them."""

@@ -317,7 +317,7 @@ class Desk:
             return False
         making = self._making(item)
         cost = 0.0 if making is None else making[1].charged(making[0].rows)
-        if making is None or (cost > self.budget and not self.accounts.claims(item)):
+        if making is None or cost > self._may_cost(item) or not self._allowed(item, making[0]):
             self.nobody_yields.setdefault(kind, item)
             return False
         self.nobody_yields.clear()
@@ -335,6 +335,21 @@ class Desk:
         gpus = sum(count for _, count in chosen.takes)
         self.wait(item, WaitReason.BEING_FREED, {"gpus": gpus, "from": names})
         return True
+
+    def _allowed(self, item: Pending, making: Making) -> bool:
+        work = self.columns.work
+        rows = (*making.rows, *self.yielding, *np.flatnonzero(work.leaving[: len(work.ids)]))
+        gone = {int(row): work.running[int(row)] for row in rows}
+        return self.accounts.allows_after(
+            item, ((it.team, int(work.gpus[row]), it.is_allocated) for row, it in gone.items())
+        )
+
+    def _may_cost(self, item: Pending) -> float:
+        """GPU-seconds that others may lose for it. A gang may take more than is saved up, if anything
+        is: it would never find so much there. It is made up for before the next one."""
+        if self.accounts.claims(item) or (item.nodes > 1 and self.budget > 0):
+            return np.inf
+        return self.budget
 
     def _ask(self, item: Pending, row: int, reason: PreemptionReason) -> None:
         work = self.columns.work
@@ -398,9 +413,7 @@ class Desk:
             asked = np.zeros(len(work.ids), np.bool_)
             asked[list(self.yielding)] = True
             found = found.without(asked)
-        if whenever or self.accounts.claims(item):
-            return found
-        return found.affordable(self.budget)
+        return found if whenever else found.affordable(self._may_cost(item))
 
     def _teams_with_one(self) -> set[str]:
         """One for each team's head: those who are owed most would keep all of them for days."""
@@ -421,7 +434,7 @@ class Desk:
             item,
             self.columns.pools,
             self.columns.work,
-            self.yielders.moments(self._candidates(item, whenever=True)),
+            self.yielders.moments(item, self._candidates(item, whenever=True)),
             self.open_to(item, self.free),
             self.within(item),
             self.now,

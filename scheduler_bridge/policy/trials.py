@@ -102,7 +102,7 @@ class Bench:
     def desk(self) -> Desk:
         """Scratch values, for looking only."""
         if self._desk is None:
-            self._desk = self._fresh(self.state.now)
+            self._desk = self._fresh()
         return self._desk
 
     def moment(self, item: Pending) -> Moment | None:
@@ -118,7 +118,7 @@ class Bench:
         there = desk.free - desk.spoken
         now = self.state.now
         first = reserve(
-            *(item, columns.pools, columns.work, desk.yielders.moments(found)),
+            *(item, columns.pools, columns.work, desk.yielders.moments(item, found)),
             *(there, within, now, self.state.reservations),
         )
         # what is there now and is not given to it will not be had by waiting for that
@@ -128,12 +128,9 @@ class Bench:
 
     def _comes_true(self, item: Pending, at: float) -> bool:
         """Whether the planner would start it then, everything else being as it is."""
-        columns, work = self.state.columns, self.state.columns.work
-        desk = self._fresh(at)
-        ended = work.ends_by[: len(work.ids)] <= at
-        for row in np.flatnonzero(ended & (work.gpus[: len(work.ids)] > 0)):
-            for pool, gpus in work.takes[int(row)]:
-                desk.free[pool] += gpus if columns.pools.ready[pool] else 0
+        columns = _later(self.state.columns, at)
+        desk = Desk(columns, self._rules, at, self.state.exact)
+        self._claim(desk)
         for reservation in self.state.reservations:
             for pool, gpus in reservation.takes if reservation.at <= at else ():
                 desk.spoken[pool] += gpus
@@ -162,17 +159,21 @@ class Bench:
         is_used = before != (len(desk.placements), len(desk.preemptions), len(desk.owed))
         self._spare = None if is_used else desk
 
-    def _fresh(self, now: float) -> Desk:
+    def _fresh(self) -> Desk:
         state = self.state
-        desk = Desk(state.columns, self._rules, now, state.exact)
-        desk.reservations.extend(state.reservations)
-        waiting = state.columns.queue.items
-        for owner, takes in state.owed.items():
+        desk = Desk(state.columns, self._rules, state.now, state.exact)
+        self._claim(desk)
+        return desk
+
+    def _claim(self, desk: Desk) -> None:
+        """What others have from the last pass."""
+        desk.reservations.extend(self.state.reservations)
+        waiting = self.state.columns.queue.items
+        for owner, takes in self.state.owed.items():
             if owner in waiting and owner not in desk.owed:
                 desk.owed[owner] = takes
                 for pool, gpus in takes:
                     desk.spoken[pool] += gpus
-        return desk
 
     def _decide(self, desk: Desk, item: Pending) -> Outcome:
         placed = len(desk.placements)
@@ -182,6 +183,22 @@ class Bench:
             return Outcome.NOW
         reason, _ = _said(desk, item)
         return Outcome.MAKES_ROOM if reason is WaitReason.BEING_FREED else Outcome.WAITS
+
+
+def _later(columns: Columns, at: float) -> Columns:
+    """The same when what may run no longer has ended."""
+    made, work = copy(columns), copy(columns.work)
+    rows = len(work.ids)
+    ended = (work.ends_by[:rows] <= at) & (work.gpus[:rows] > 0)
+    made.work, made.free = work, columns.free.copy()
+    work.gpus, work.entry_gpus = work.gpus.copy(), work.entry_gpus.copy()
+    work.leaving = work.leaving.copy()
+    work.gpus[:rows][ended], work.leaving[:rows][ended] = 0, False
+    for row in np.flatnonzero(ended):
+        for pool, gpus in work.takes[int(row)]:
+            made.free[pool] += gpus
+    work.entry_gpus[np.isin(work.entry_row, np.flatnonzero(ended))] = 0
+    return made
 
 
 def _copy(desk: Desk) -> Desk:

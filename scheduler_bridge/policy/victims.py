@@ -7,8 +7,9 @@ Who may be asked, and what it costs:
 3. inside a team lower priority yields to higher, and work of the same priority to a session that
    comes back;
 4. borrowed GPUs go back to the team they are guaranteed to;
-5. after its protection a turn ends, if little is lost with it: for a team that is owed more, and inside
-   a team for whoever has waited for the whole turn. Debug work neither ends turns nor has them ended.
+5. after its protection a turn ends, if little is lost with it or for a gang, whose machines are never
+   saved all at once: for a team that is owed more, and inside a team for whoever has waited for the
+   whole turn. Debug work neither ends turns nor has them ended.
 Nobody is asked before `yields_from`, nor by somebody whom it had to make room for today. What is lost is
 the time since the last checkpoint, and what bringing it back takes. Among victims, work that never
 reported a checkpoint counts as if it did so every hour, so that silence is no shield; what it really
@@ -88,6 +89,7 @@ class Yielders:
     _each: Floats = field(init=False)
     _idle_cost: Floats = field(init=False)
     _turns: Bools = field(init=False)
+    _debug: Bools = field(init=False)
     _turns_from: Floats = field(init=False)
     _known: dict[tuple[object, ...], Candidates] = field(default_factory=dict)
 
@@ -105,6 +107,7 @@ class Yielders:
         protection = work.yields_from[:rows] - since
         little = lost + restore <= self.accounts.rules.turn_loss * ran
         debug = (protection <= DEBUG_SECONDS) & (gpus <= DEBUG_GPUS) & (protection > 0)
+        self._debug = debug
         self._turns = np.where(silent, ran >= 2 * protection, little) & ~debug
         # When the next checkpoint comes nobody knows; hourly is what silence is taken for, too.
         sometime = np.maximum(work.yields_from[:rows], now) + UNREPORTED_SECONDS
@@ -115,14 +118,15 @@ class Yielders:
         """Something was given away: balances and guarantees are not what they were."""
         self._known.clear()
 
-    def moments(self, found: Candidates) -> Floats:
-        """From when on each of those `found` (`whenever`) yields or has ended, in UNIX seconds; inf
-        where nobody knows. Shape (rows,)."""
+    def moments(self, item: Pending, found: Candidates) -> Floats:
+        """From when on each of those `found` (`whenever`) yields to `item` or has ended, in UNIX
+        seconds; inf where nobody knows. Shape (rows,)."""
         work, rows = self.work, len(found.cost)
         slack = work.since[:rows] + self.accounts.rules.slack_turn
         when = np.where(found.reason == _NOBODY, np.inf, work.yields_from[:rows])
         when = np.where(found.reason == _UNALLOCATED, np.maximum(when, slack), when)
-        when = np.where(found.reason == _TURN_ENDED, self._turns_from, when)
+        if item.nodes == 1:
+            when = np.where(found.reason == _TURN_ENDED, self._turns_from, when)
         when = np.minimum(when, work.ends_by[:rows])
         return np.where(work.leaving[:rows], self.now, np.maximum(when, self.now))
 
@@ -131,7 +135,7 @@ class Yielders:
         waited = item.since if item.is_allocated and not item.is_debug else 0.0
         key = (
             *(item.team, item.priority, item.is_allocated, item.returning, item.is_debug),
-            *(item.gpus * item.nodes, item.yielded_to, waited, whenever),
+            *(item.gpus, item.nodes, item.yielded_to, waited, whenever),
         )
         if key not in self._known:
             self._known[key] = self._find(item, whenever=whenever)
@@ -177,7 +181,9 @@ class Yielders:
                 kinds.append((PreemptionReason.GUARANTEE, jobs & ~same & over))
             if not item.is_debug:
                 waited = equal & (item.since <= work.since[:rows])
-                turns = jobs if whenever else jobs & self._turns
+                # Many machines never have their checkpoints at the same moment.
+                at_once = item.nodes > 1 or whenever
+                turns = jobs & ~self._debug if at_once else jobs & self._turns
                 ends = turns & (waited | self._owed_less(item))
                 kinds.append((PreemptionReason.TURN_ENDED, ends))
         return kinds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,6 +138,13 @@ def test_what_a_team_holds_within_its_own_guarantee_is_not_taken() -> None:
     assert victims(decide(1, queue=[allocated("claim")], runs=runs, rules=rules)) == []
 
 
+def test_nobody_yields_for_work_that_their_guarantee_would_then_keep_out() -> None:
+    rules = Rules(teams={"red": TeamRules(guaranteed=1)})
+    runs = [idle("own", "n0g0", team="red")]
+    decided = decide(1, queue=[allocated("other", team="blue")], runs=runs, rules=rules)
+    assert victims(decided) == []
+
+
 def test_guaranteed_claims_go_before_what_is_owed() -> None:
     rules = teams(
         red=TeamRules(guaranteed=1, balance=-50.0, share=0.5),
@@ -250,16 +258,35 @@ def test_a_pass_costs_others_no_more_than_the_budget() -> None:
     assert [asked(99.0), asked(100.0), asked(250.0), asked(300.0)] == [0, 1, 2, 3]
 
 
+def slack(count: int) -> list[Running]:
+    common = {"team": "blue", "since": NOW - 1000, "saved_at": NOW - 80, "is_allocated": False}
+    return [job(f"v{n}", f"n0g{n}", **common) for n in range(count)]
+
+
 def test_all_victims_together_cost_no_more_than_the_budget() -> None:
-    runs = [
-        job(
-            f"v{n}", f"n0g{n}", team="blue", since=NOW - 1000, saved_at=NOW - 80, is_allocated=False
-        )
-        for n in range(2)
-    ]
-    gang = allocated("gang", gpus=2)
-    assert not victims(decide(2, queue=[gang], runs=runs, rules=Rules(loss_budget=199.0)))
-    assert len(victims(decide(2, queue=[gang], runs=runs, rules=Rules(loss_budget=200.0)))) == 2
+    two = [allocated("two", gpus=2)]
+    assert not victims(decide(2, queue=two, runs=slack(2), rules=Rules(loss_budget=199.0)))
+    assert len(victims(decide(2, queue=two, runs=slack(2), rules=Rules(loss_budget=200.0)))) == 2
+
+
+def test_a_gang_may_take_more_than_is_saved_up_if_anything_is() -> None:
+    runs = [replace(slack(1)[0], id=f"v{n}", gpus=(f"n{n}g0",)) for n in range(3)]
+    gang = [allocated("gang", nodes=3)]
+    assert not victims(decide(1, 1, 1, queue=gang, runs=runs, rules=Rules(loss_budget=0.0)))
+    assert len(victims(decide(1, 1, 1, queue=gang, runs=runs, rules=Rules(loss_budget=1.0)))) == 3
+
+
+def test_turns_end_for_a_gang_whatever_was_saved_when() -> None:
+    """Its machines never have their checkpoints at the same moment, but their protection ends."""
+    rules = teams(red=TeamRules(balance=1e6, share=0.5), blue=TeamRules(share=0.5))
+    old = {"team": "blue", "since": NOW - 8 * HOUR, "saved_at": NOW - 2000}
+    runs = [job(f"v{n}", f"n{n}g0", **old) for n in range(2)]
+    gang = [allocated("gang", nodes=2)]
+    assert len(victims(decide(1, 1, queue=gang, runs=runs, rules=rules))) == 2
+    assert victims(decide(1, 1, queue=[allocated("one")], runs=runs, rules=rules)) == []
+    runs[1] = replace(runs[1], yields_from=NOW + 700)
+    decided = decide(1, 1, queue=gang, runs=runs, rules=rules)
+    assert decided.waits[0].evidence["starts_by"] == NOW + 700
 
 
 def test_a_teams_own_priorities_are_its_own_affair() -> None:
