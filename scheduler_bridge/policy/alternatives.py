@@ -18,7 +18,7 @@ import numpy as np
 
 from scheduler_bridge.policy.columns import Ints
 from scheduler_bridge.policy.trials import Bench, Moment, Outcome, State
-from scheduler_bridge.policy.values import DEBUG_SECONDS, Pending
+from scheduler_bridge.policy.values import DEBUG_GPUS, DEBUG_SECONDS, Pending
 
 MOST: Final = 4
 _TRIES: Final = 12
@@ -147,9 +147,11 @@ class _Reach:
         desk, columns = self._desk, bench.state.columns
         self._pools, work = columns.pools, columns.work
         least = replace(item, gpus=1, nodes=1)
-        # debug work, which it may become, has rules of its own
-        yields = np.isfinite(desk.yielders.candidates(least).cost)
-        yields |= np.isfinite(desk.yielders.candidates(item).cost)
+        # debug work, which it may become, has rules of its own, and so has what is too large
+        small = replace(item, gpus=min(item.gpus, DEBUG_GPUS + 1), nodes=1)
+        yields = np.zeros(len(work.ids), np.bool_)
+        for probe in {(each.gpus, each.nodes): each for each in (least, small, item)}.values():
+            yields |= np.isfinite(desk.yielders.candidates(probe).cost)
         entries = np.flatnonzero(work.entry_gpus)
         entries = entries[yields[work.entry_row[entries]]]
         back = np.bincount(
@@ -159,7 +161,7 @@ class _Reach:
         self._reach: Ints = np.where(desk.within(least) & self._pools.ready, reach, 0)
         own = work.team[: len(yields)] == work.teams.get(item.team, -1)
         mine = int(work.gpus[: len(yields)][own & yields].sum())
-        self._given_back = mine + desk.accounts.going[item.team]
+        self._given_back = mine
 
     def fewer_gpus(self) -> Iterator[Pending]:
         """Each machine less."""
@@ -181,4 +183,7 @@ class _Reach:
         return int(np.bincount(there).max()) if there.size else 0
 
     def _is_allowed(self, changed: Pending) -> bool:
-        return self._desk.accounts.refusal(changed, self._given_back) is None
+        """Whether limits let it in, or would if the team's own gave back all that they can."""
+        accounts = self._desk.accounts
+        refusal = accounts.refusal(changed, accounts.going[changed.team])
+        return refusal is None or (refusal.over is not None and refusal.over <= self._given_back)
