@@ -203,8 +203,11 @@ def test_nobody_is_asked_twice_or_after_somebody_was_asked_for_the_same(world: W
 @given(worlds())
 @settings(max_examples=300, deadline=None)
 def test_a_pass_leaves_nothing_for_the_next_one_to_place(world: World) -> None:
-    world.step()
-    assert world.step().placements == ()
+    first = world.step()
+    # Where GPUs are kept for some (asked for, or reserved), what a pass gives may change whose turn it
+    # is, and so for whom the next one keeps them.
+    if not (first.preemptions or first.reservations or world.columns.work.leaving.any()):
+        assert world.step().placements == ()
 
 
 @given(worlds())
