@@ -280,11 +280,14 @@ async def _watch(
     scheduler: SchedulerPlugin, workload: Workload, *, until: tuple[Phase, ...]
 ) -> Workload:
     """Follow it until one of the phases, its end, or until the wish is no longer there."""
-    wanted = workload.desired
+    # A fork is there before the Hub, which starts it, has said that it should run.
+    wanted = Desired.RUNNING if Phase.RUNNING in until else workload.desired
+    wished = workload.desired is wanted
     deadline = time.monotonic() + WAIT_SECONDS
     told = ""
     while workload.phase not in until and workload.phase not in TERMINAL:
-        if workload.desired is not wanted:
+        wished = wished or workload.desired is wanted
+        if wished and workload.desired is not wanted:
             return workload
         if time.monotonic() > deadline:
             raise CommandError(

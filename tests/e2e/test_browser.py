@@ -167,17 +167,16 @@ async def slow_memory(folder: Path) -> AsyncIterator[None]:
         return status is not None and status.phase == "filling" and status.host_port != 0
 
     async def slow_down() -> None:
-        filler = await until(found, timeout=60, what="memory is brought", every=0.005)
+        await until(found, timeout=60, what="memory is brought", every=0.005)
         await until(answers, timeout=60, what="the server answers", every=0.005)
-        with suppress(psutil.NoSuchProcess):
-            try:
-                while True:
+        while filler := filler_of(folder):  # one that is taken for dead is replaced
+            with suppress(psutil.NoSuchProcess):
+                try:
                     filler.suspend()
                     await asyncio.sleep(0.1)
+                finally:
                     filler.resume()
-                    await asyncio.sleep(0.002)
-            finally:
-                filler.resume()
+                await asyncio.sleep(0.002)
 
     task = asyncio.create_task(slow_down())
     try:
