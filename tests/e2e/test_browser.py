@@ -172,11 +172,13 @@ async def slow_memory(folder: Path) -> AsyncIterator[None]:
         while filler := filler_of(folder):  # one that is taken for dead is replaced
             with suppress(psutil.NoSuchProcess):
                 try:
-                    filler.suspend()
-                    await asyncio.sleep(0.1)
+                    while True:
+                        filler.suspend()
+                        await asyncio.sleep(0.1)
+                        filler.resume()
+                        await asyncio.sleep(0.002)
                 finally:
                     filler.resume()
-                await asyncio.sleep(0.002)
 
     task = asyncio.create_task(slow_down())
     try:
