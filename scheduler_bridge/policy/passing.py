@@ -230,6 +230,8 @@ class Desk:
                 work.entry_pool[entries], work.entry_gpus[entries], minlength=len(self.free)
             )
             self._hope = np.sort(self.free + self.leaving + back.astype(np.int64))
+        if is_exact(item.demands):  # its GPUs may be of several pools
+            return True
         hopeful = len(self._hope) - int(np.searchsorted(self._hope, item.gpus))
         return hopeful >= item.nodes or len(self.reservations) < self.rules.reservations
 
@@ -322,12 +324,12 @@ class Desk:
             return False
         self.nobody_yields.clear()
         chosen, found = making
-        self.budget, self.lost = self.budget - cost, self.lost + cost
         work = self.columns.work
         names = sorted(work.ids[row] for row in chosen.rows)
         if not self.rules.preemption:
             self.wait(item, WaitReason.PREEMPTION_PAUSED, {"would_yield": names})
             return True
+        self.budget, self.lost = self.budget - cost, self.lost + cost
         for row in sorted(chosen.rows, key=lambda row: work.ids[row]):
             self._ask(item, row, found.reason_of(row))
         self.promised[item.id] = chosen.takes

@@ -269,6 +269,15 @@ def test_all_victims_together_cost_no_more_than_the_budget() -> None:
     assert len(victims(decide(2, queue=two, runs=slack(2), rules=Rules(loss_budget=200.0)))) == 2
 
 
+def test_while_preemption_is_paused_nothing_is_lost() -> None:
+    columns = Columns(fleet(2).nodes)
+    for it in slack(2):
+        columns.start(it, ((0, 1),))
+    columns.submit(allocated("two", gpus=2))
+    assert Desk(columns, Rules(), NOW).run().lost == 200.0
+    assert Desk(columns, Rules(preemption=False), NOW).run().lost == 0.0
+
+
 def test_a_gang_may_take_more_than_is_saved_up_if_anything_is() -> None:
     runs = [replace(slack(1)[0], id=f"v{n}", gpus=(f"n{n}g0",)) for n in range(3)]
     gang = [allocated("gang", nodes=3)]
