@@ -88,9 +88,9 @@ class Accounts:
         """The team's rules."""
         return self.rules.teams.get(name, _NONE)
 
-    def give(self, item: Pending) -> None:
-        """It holds its GPUs from now on."""
-        wanted = item.gpus * item.nodes
+    def give(self, item: Pending, times: int = 1) -> None:
+        """It holds its GPUs from now on; with -1 does not any more."""
+        wanted = times * item.gpus * item.nodes
         self.used[item.team] += wanted
         self._hold(item.team, wanted)
         self._hold_at(item.team, item.priority, wanted)
@@ -115,17 +115,20 @@ class Accounts:
             return None
         return self._at_once(item, wanted, given_back) or self._guarantees(item, wanted)
 
-    def allows_after(self, item: Pending, gone: Iterable[tuple[str, int, bool]]) -> bool:
-        """Whether others' guarantees leave room for it once those who are to yield (team, GPUs, whether
-        allocated) are gone: what they held of their own guarantee is unused then, and kept for them."""
-        if not self.guarantees:
-            return True
-        before = (Counter(self.used), Counter(self.allocated))
-        for team, gpus, allocated in gone:
+    def allows_after(self, item: Pending, gone: Iterable[tuple[str, int, int, bool]]) -> bool:
+        """Whether every limit leaves room for it once those who are to yield (team, GPUs, priority,
+        whether allocated) are gone. What they held of their own guarantee is unused then, and kept for
+        them; and behind a limit that they make room below there may be another one."""
+        names = ("used", "allocated", "within", "by_priority")
+        before = {name: Counter(getattr(self, name)) for name in names}
+        for team, gpus, priority, allocated in gone:
             self.used[team] -= gpus
             self.allocated[team] -= gpus if allocated else 0
-        refused = self._guarantees(item, item.gpus * item.nodes)
-        self.used, self.allocated = before
+            self._hold(team, -gpus)
+            self._hold_at(team, priority, -gpus)
+        refused = self.refusal(item)
+        for name, counter in before.items():
+            setattr(self, name, counter)
         return refused is None
 
     def _at_once(self, item: Pending, wanted: int, given_back: int) -> Refusal | None:

@@ -115,6 +115,8 @@ class Desk:
         self.owed, self.spoken = {}, np.zeros(len(pools), np.int64)
         for owner, takes in self.promised.items():
             self._speak_for(owner, takes)
+            # What is promised counts to limits already: nobody else may use up the room below them.
+            self.accounts.give(self.columns.queue.items[owner])
 
     def run(
         self,
@@ -182,6 +184,15 @@ class Desk:
 
     def decide(self, item: Pending) -> bool:
         """Place the workload, or make room for it. False if it has to wait and nothing is under way."""
+        if item.id in self.promised:
+            self.accounts.give(item, -1)
+        try:
+            return self._decide(item)
+        finally:
+            if item.id in self.promised:
+                self.accounts.give(item)
+
+    def _decide(self, item: Pending) -> bool:
         if not self._is_hopeful(item):
             return False
         takes = self._room_now(item)
@@ -343,7 +354,11 @@ class Desk:
         rows = (*making.rows, *self.yielding, *np.flatnonzero(work.leaving[: len(work.ids)]))
         gone = {int(row): work.running[int(row)] for row in rows}
         return self.accounts.allows_after(
-            item, ((it.team, int(work.gpus[row]), it.is_allocated) for row, it in gone.items())
+            item,
+            (
+                (it.team, int(work.gpus[row]), it.priority, it.is_allocated)
+                for row, it in gone.items()
+            ),
         )
 
     def _may_cost(self, item: Pending) -> float:

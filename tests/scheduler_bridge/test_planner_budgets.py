@@ -145,6 +145,15 @@ def test_nobody_yields_for_work_that_their_guarantee_would_then_keep_out() -> No
     assert victims(decided) == []
 
 
+def test_nobody_yields_below_one_limit_for_work_that_another_keeps_out() -> None:
+    rules = Rules(teams={"red": TeamRules(limit=2, priority_limits={3: 1})})
+    runs = [idle("idle", "n0g0"), running("urgent", "n0g1", priority=3)]
+    queue = [pending("one more", priority=3)]
+    assert victims(decide(3, queue=queue, runs=runs, rules=rules)) == []
+    runs[1] = running("normal", "n0g1")
+    assert victims(decide(3, queue=queue, runs=runs, rules=rules))
+
+
 def test_guaranteed_claims_go_before_what_is_owed() -> None:
     rules = teams(
         red=TeamRules(guaranteed=1, balance=-50.0, share=0.5),
