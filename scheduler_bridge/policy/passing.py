@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from scheduler_bridge.policy.accounts import Accounts, Refusal
+from scheduler_bridge.policy.accounts import Accounts
 from scheduler_bridge.policy.columns import (
     Bools,
     Columns,
@@ -24,6 +24,7 @@ from scheduler_bridge.policy.columns import (
     group_of,
 )
 from scheduler_bridge.policy.demands import is_exact
+from scheduler_bridge.policy.making import candidates, make_room
 from scheduler_bridge.policy.reservations import kept_for_others, reserve
 from scheduler_bridge.policy.rooms import could_hold, eligible, room
 from scheduler_bridge.policy.turns import Turns
@@ -35,10 +36,11 @@ from scheduler_bridge.policy.values import (
     Wait,
     WaitReason,
 )
-from scheduler_bridge.policy.victims import Candidates, Making, Yielders, choose
+from scheduler_bridge.policy.victims import Candidates, Making, Yielders
 
-Explain = Callable[[Pending], tuple[WaitReason, dict[str, Any]]]
+Answer = tuple[WaitReason, dict[str, Any]]
 """The one dominant reason why a workload waits, and the figures behind it."""
+Explain = Callable[[Pending], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class Desk:
         turns = Turns(self.columns.queue, self.accounts, groups)
         unfinished = False
         expecting: set[Group] = set()  # one of them waits for what is being freed
-        answers: dict[Group, tuple[WaitReason, dict[str, Any]]] = {}
+        answers: dict[Group, Answer] = {}
         for item, group in turns:
             if group in answers and item.id not in self.promised:
                 self.wait(item, *answers[group])
@@ -151,10 +153,7 @@ class Desk:
             else:
                 self.stuck.add(group)
                 if explain:
-                    reason, evidence = explain(item)
-                    self.wait(item, reason, evidence)
-                    own = {key: evidence[key] for key in evidence if key != "starts_by"}
-                    answers[group] = (reason, own)
+                    answers[group] = self._tell(item, explain)
                 else:
                     turns.skip(group)
                 if patience is not None and len(self.stuck) >= patience:
@@ -170,6 +169,13 @@ class Desk:
             unfinished,
             self.lost,
         )
+
+    def _tell(self, item: Pending, explain: Explain) -> Answer:
+        """Say why the first of a group waits. Gives what holds for the others of it: the reservation is
+        its alone."""
+        reason, evidence = explain(item)
+        self.wait(item, reason, evidence)
+        return reason, {key: evidence[key] for key in evidence if key != "starts_by"}
 
     def _kept(self, groups: frozenset[Group] | None) -> list[Reservation]:
         """Reservations of work that still waits and that a pass over these groups does not look at."""
@@ -223,7 +229,7 @@ class Desk:
             return None
         if self.accounts.refusal(item) is not None:
             return None
-        takes = self._room(item, self.open_to(item, self.free), 0, soon=False)
+        takes = self._room(item, self.open_to(item, self.free), soon=False)
         if takes is None and not special:
             self.in_vain[shape] = item.stays
         return takes
@@ -258,7 +264,7 @@ class Desk:
 
     def within(self, item: Pending) -> Bools:
         """The pools on which it may run."""
-        key = (item.gpus, item.models, item.clusters, tuple(sorted(item.demands.items())))
+        key = _shape(item)
         if key not in self._eligible:
             self._eligible[key] = eligible(self.columns.pools, item)
         return self._eligible[key]
@@ -267,9 +273,7 @@ class Desk:
         """Say why it waits."""
         self.waits.append(Wait(item.id, len(self.waits) + 1, reason, evidence))
 
-    def _room(self, item: Pending, available: Ints, given_back: int, *, soon: bool) -> Takes | None:
-        if self.accounts.refusal(item, given_back) is not None:
-            return None
+    def _room(self, item: Pending, available: Ints, *, soon: bool) -> Takes | None:
         if self.exact is not None and is_exact(item.demands):
             return self.exact.room(self, item, available, soon=soon)
         within = self.within(item)
@@ -300,10 +304,10 @@ class Desk:
 
     def _await_freed(self, item: Pending) -> bool:
         """Whether GPUs that are being freed anyway will do; they are spoken for in this pass."""
-        if not self.leaving.any():
+        given_back = self.accounts.going[item.team]
+        if not self.leaving.any() or self.accounts.refusal(item, given_back) is not None:
             return False
-        soon = self.open_to(item, self.free + self.leaving)
-        takes = self._room(item, soon, self.accounts.going[item.team], soon=True)
+        takes = self._room(item, self.open_to(item, self.free + self.leaving), soon=True)
         if takes is None:
             return False
         self.wait(item, WaitReason.BEING_FREED, self._coming(item, takes))
@@ -328,13 +332,12 @@ class Desk:
         # Nobody yields to a lower priority, or to who has waited for less, that would not yield before.
         if before is not None and not item.returning and _asks_no_more(item, before):
             return False
-        making = self._making(item)
-        cost = 0.0 if making is None else making[1].charged(making[0].rows)
-        if making is None or cost > self._may_cost(item) or not self._allowed(item, making[0]):
+        making = make_room(self, item)
+        if making is None:
             self.nobody_yields.setdefault(kind, item)
             return False
         self.nobody_yields.clear()
-        chosen, found = making
+        chosen, found, cost = making
         work = self.columns.work
         names = sorted(work.ids[row] for row in chosen.rows)
         if not self.rules.preemption:
@@ -349,25 +352,6 @@ class Desk:
         self.wait(item, WaitReason.BEING_FREED, {"gpus": gpus, "from": names})
         return True
 
-    def _allowed(self, item: Pending, making: Making) -> bool:
-        work = self.columns.work
-        rows = (*making.rows, *self.yielding, *np.flatnonzero(work.leaving[: len(work.ids)]))
-        gone = {int(row): work.running[int(row)] for row in rows}
-        return self.accounts.allows_after(
-            item,
-            (
-                (it.team, int(work.gpus[row]), it.priority, it.is_allocated)
-                for row, it in gone.items()
-            ),
-        )
-
-    def _may_cost(self, item: Pending) -> float:
-        """GPU-seconds that others may lose for it. A gang may take more than is saved up, if anything
-        is: it would never find so much there. It is made up for before the next one."""
-        if self.accounts.claims(item) or (item.nodes > 1 and self.budget > 0):
-            return np.inf
-        return self.budget
-
     def _ask(self, item: Pending, row: int, reason: PreemptionReason) -> None:
         work = self.columns.work
         self.yielding.add(row)
@@ -375,62 +359,6 @@ class Desk:
         self.accounts.going[work.running[row].team] += int(work.gpus[row])
         for pool, gpus in work.takes[row]:
             self.leaving[pool] += gpus if self.columns.pools.ready[pool] else 0
-
-    def _making(self, item: Pending) -> tuple[Making, Candidates] | None:
-        """Victims and place, where the limits allow it."""
-        columns, accounts = self.columns, self.accounts
-        found = self._candidates(item)
-        if not np.isfinite(found.cost).any():
-            return None
-        refusal = accounts.refusal(item, accounts.going[item.team])
-        available = self.open_to(item, self.free + self.leaving)
-        if self.exact is not None and is_exact(item.demands):
-            making = None if refusal else self.exact.making(self, item, found, available)
-            return None if making is None else (making, found)
-        given: set[int] = set()
-        if refusal is not None:
-            if refusal.over is None or not self._give_back(item, refusal, found, given):
-                return None
-            for row in given:
-                found.cost[row] = 0.0
-                for pool, gpus in columns.work.takes[row]:
-                    available[pool] += gpus
-        if given and (takes := room(columns.pools, item, available, self.within(item))):
-            return Making(tuple(sorted(given)), takes), found
-        for row in given:
-            for pool, gpus in columns.work.takes[row]:
-                available[pool] -= gpus
-        making = choose(item, columns.pools, columns.work, found, available, self.within(item))
-        if making is None or (given and not given <= set(making.rows)):
-            return None
-        return making, found
-
-    def _give_back(
-        self, item: Pending, refusal: Refusal, found: Candidates, given: set[int]
-    ) -> bool:
-        """The cheapest of the team's own whose GPUs bring it below its limit."""
-        work = self.columns.work
-        own = work.team[: len(work.ids)] == work.teams.get(item.team, -1)
-        rows = np.flatnonzero(own & np.isfinite(found.cost))
-        back = 0
-        for row in sorted(map(int, rows), key=lambda r: (found.cost[r], work.ids[r])):
-            if back < (refusal.over or 0):
-                given.add(row)
-                back += int(work.gpus[row])
-        for row in sorted(given, key=lambda r: (-found.cost[r], work.ids[r])):
-            if back - int(work.gpus[row]) >= (refusal.over or 0):
-                given.discard(row)
-                back -= int(work.gpus[row])
-        return back >= (refusal.over or 0)
-
-    def _candidates(self, item: Pending, *, whenever: bool = False) -> Candidates:
-        work = self.columns.work
-        found = self.yielders.candidates(item, whenever=whenever)
-        if self.yielding:
-            asked = np.zeros(len(work.ids), np.bool_)
-            asked[list(self.yielding)] = True
-            found = found.without(asked)
-        return found if whenever else found.affordable(self._may_cost(item))
 
     def _teams_with_one(self) -> set[str]:
         """One for each team's head: those who are owed most would keep all of them for days."""
@@ -451,7 +379,7 @@ class Desk:
             item,
             self.columns.pools,
             self.columns.work,
-            self.yielders.moments(item, self._candidates(item, whenever=True)),
+            self.yielders.moments(item, candidates(self, item, whenever=True)),
             self.open_to(item, self.free),
             self.within(item),
             self.now,
@@ -473,7 +401,8 @@ def _asks_no_more(item: Pending, before: Pending) -> bool:
 
 
 def _shape(item: Pending) -> tuple[Any, ...]:
-    return (item.gpus, item.nodes, item.models, item.clusters, tuple(item.demands.items()))
+    demands = tuple(sorted(item.demands.items()))
+    return (item.gpus, item.nodes, item.models, item.clusters, demands)
 
 
 def _valid_promises(columns: Columns, reachable: Ints) -> dict[str, Takes]:
