@@ -20,8 +20,10 @@ from scheduler_bridge.engine.books import Books
 from scheduler_bridge.engine.runner import Runner
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import Clock, Settings, SystemClock
+from scheduler_bridge.inprocess import InProcessScheduler
 from scheduler_bridge.model.phases import Kind, Phase
 from scheduler_bridge.model.workload import Node, SnapshotRef, Workload, WorkloadSpec
+from scheduler_bridge.plugin import SchedulerPlugin
 from scheduler_bridge.store.opening import open_memory
 
 TOKENS = {
@@ -98,3 +100,17 @@ class _QuietServer(uvicorn.Server):
     def capture_signals(self):  # type: ignore[no-untyped-def]
         """Signals belong to the test runner."""
         yield
+
+
+@contextlib.asynccontextmanager
+async def scheduler_plugin(kind: str, *, gpus: int) -> AsyncIterator[SchedulerPlugin]:
+    """One implementation of the plugin contract: `in-process`, or `http` through the real service."""
+    async with contextlib.AsyncExitStack() as stack:
+        plugin: SchedulerPlugin
+        if kind == "http":
+            _, url = await stack.enter_async_context(served(gpus=gpus))
+            plugin = SchedulerClient(url, TOKENS["admin"])
+        else:
+            plugin = InProcessScheduler(gpus=gpus)
+        stack.push_async_callback(plugin.aclose)
+        yield plugin

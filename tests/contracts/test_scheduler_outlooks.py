@@ -4,45 +4,23 @@ in-process and over HTTP."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 
-from scheduler_bridge.client import SchedulerClient
 from scheduler_bridge.errors import Refused
-from scheduler_bridge.inprocess import InProcessScheduler
 from scheduler_bridge.model.outlook import Variant
 from scheduler_bridge.model.phases import Phase
 from scheduler_bridge.model.workload import Explanation, Priority, Workload, WorkloadSpec
 from scheduler_bridge.plugin import SchedulerPlugin
-from tests.builders.scheduler import TOKENS, job, served, session
+from tests.builders.scheduler import job, scheduler_plugin, session
 
 HOUR = 3600.0
 
 
-@contextlib.asynccontextmanager
-async def _in_process() -> AsyncIterator[SchedulerPlugin]:
-    plugin = InProcessScheduler(gpus=4)
-    try:
-        yield plugin
-    finally:
-        await plugin.aclose()
-
-
-@contextlib.asynccontextmanager
-async def _over_http() -> AsyncIterator[SchedulerPlugin]:
-    async with served(gpus=4) as (_, url):
-        plugin = SchedulerClient(url, TOKENS["admin"])
-        try:
-            yield plugin
-        finally:
-            await plugin.aclose()
-
-
-@pytest.fixture(params=[_in_process, _over_http], ids=["in-process", "http"])
+@pytest.fixture(params=["in-process", "http"])
 async def plugin(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerPlugin]:
-    async with request.param() as made:
+    async with scheduler_plugin(request.param, gpus=4) as made:
         yield made
 
 

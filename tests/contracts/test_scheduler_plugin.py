@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -22,31 +21,12 @@ from scheduler_bridge.model.workload import (
     Workload,
 )
 from scheduler_bridge.plugin import SchedulerPlugin
-from tests.builders.scheduler import TOKENS, job, served, session, snapshot
+from tests.builders.scheduler import job, scheduler_plugin, session, snapshot
 
 
-@contextlib.asynccontextmanager
-async def _in_process() -> AsyncIterator[SchedulerPlugin]:
-    plugin = InProcessScheduler(gpus=2)
-    try:
-        yield plugin
-    finally:
-        await plugin.aclose()
-
-
-@contextlib.asynccontextmanager
-async def _over_http() -> AsyncIterator[SchedulerPlugin]:
-    async with served(gpus=2) as (_, url):
-        plugin = SchedulerClient(url, TOKENS["admin"])
-        try:
-            yield plugin
-        finally:
-            await plugin.aclose()
-
-
-@pytest.fixture(params=[_in_process, _over_http], ids=["in-process", "http"])
+@pytest.fixture(params=["in-process", "http"])
 async def plugin(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerPlugin]:
-    async with request.param() as made:
+    async with scheduler_plugin(request.param, gpus=2) as made:
         yield made
 
 
