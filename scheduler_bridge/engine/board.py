@@ -20,8 +20,6 @@ from scheduler_bridge.policy.columns import Columns, Group
 from scheduler_bridge.policy.devices import Devices
 from scheduler_bridge.policy.habits import LossBucket
 from scheduler_bridge.policy.values import (
-    DEBUG_GPUS,
-    DEBUG_SECONDS,
     Pending,
     Rules,
     Running,
@@ -89,13 +87,11 @@ class Board:
         work, ready = self.columns.work, self.columns.pools.ready
         rows = len(work.ids)
         gpus = work.gpus[:rows]
-        protection = work.yields_from[:rows] - work.since[:rows]
-        debug = (gpus <= DEBUG_GPUS) & (protection <= DEBUG_SECONDS) & work.allocated[:rows]
         capacity = int(self.columns.pools.size[ready].sum())
         return replace(
             rules,
             loss_budget=self.losses.allowance(now, capacity, int(gpus.sum())),
-            headroom=self.settings.habits.free_for_debug(capacity, int(gpus[debug].sum())),
+            headroom=self.settings.habits.free_for_debug(capacity, work.debug_gpus()),
         )
 
     def inputs(self, rules: Rules, now: float) -> str:

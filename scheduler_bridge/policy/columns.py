@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_bridge.model.phases import Kind
-from scheduler_bridge.policy.values import GpuKind, NodeState, Pending, Running
+from scheduler_bridge.policy.values import GpuKind, NodeState, Pending, Running, is_debug
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -122,7 +122,7 @@ class Work:
 
     _FLOATS = ("idle_since", "yields_from", "since", "saved_at", "restore", "ends_by")
     _INTS = ("gpus", "team", "priority", "preemptions")
-    _BOOLS = ("allocated", "session", "leaving", "preemptible")
+    _BOOLS = ("allocated", "session", "leaving", "preemptible", "debug")
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -154,6 +154,7 @@ class Work:
     session: Bools
     leaving: Bools
     preemptible: Bools
+    debug: Bools
 
     def put(self, item: Running, takes: Takes) -> int:
         """Add one, or replace what is known of it. Gives its row."""
@@ -174,12 +175,17 @@ class Work:
         """Forget one. Gives what it held."""
         row = self.row_of.pop(name)
         self.gpus[row], self.preemptible[row], self.leaving[row] = 0, False, False
+        self.debug[row] = False
         for entry in self._entries_of.pop(row):
             self.entry_gpus[entry] = 0
             self._spare_entries.append(entry)
         self._vacant.append(row)
         del self.running[row]
         return self.takes.pop(row)
+
+    def debug_gpus(self) -> int:
+        """GPUs that debug work holds."""
+        return int(self.gpus[self.debug].sum())
 
     def _write(self, row: int, item: Running, gpus: int) -> None:
         self.idle_since[row] = nan if item.idle_since is None else item.idle_since
@@ -190,6 +196,7 @@ class Work:
         self.priority[row], self.preemptions[row] = item.priority, item.preemptions
         self.allocated[row], self.session[row] = item.is_allocated, item.kind is Kind.SESSION
         self.leaving[row], self.preemptible[row] = item.leaving, item.preemptible
+        self.debug[row] = item.is_allocated and is_debug(item.yields_from - item.since, gpus)
 
     def _entry(self, row: int, pool: int, count: int) -> int:
         if self._spare_entries:

@@ -81,6 +81,11 @@ DEBUG_GPUS: Final = 2
 """Work that asks for no more than this is debug work."""
 
 
+def is_debug(protection: float, gpus: int) -> bool:
+    """Whether work with so many seconds of protection and GPUs is short and small."""
+    return 0 < protection <= DEBUG_SECONDS and gpus <= DEBUG_GPUS
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A queued workload. `since` orders FIFO; `returning` is a suspended session that comes back;
@@ -124,7 +129,7 @@ class Pending:
     @property
     def is_debug(self) -> bool:
         """Short and small: somebody sits there and waits for it."""
-        return 0 < self.stays <= DEBUG_SECONDS and self.gpus * self.nodes <= DEBUG_GPUS
+        return is_debug(self.stays, self.gpus * self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,7 @@ import numpy as np
 from scheduler_bridge.policy.accounts import Accounts
 from scheduler_bridge.policy.columns import Bools, Floats, Ints, Pools, Takes, Work
 from scheduler_bridge.policy.rooms import room
-from scheduler_bridge.policy.values import (
-    DEBUG_GPUS,
-    DEBUG_SECONDS,
-    Pending,
-    PreemptionReason,
-)
+from scheduler_bridge.policy.values import Pending, PreemptionReason
 
 UNREPORTED_SECONDS: Final = 3600.0
 _LATER: Final = 1e9
@@ -89,7 +84,6 @@ class Yielders:
     _each: Floats = field(init=False)
     _idle_cost: Floats = field(init=False)
     _turns: Bools = field(init=False)
-    _debug: Bools = field(init=False)
     _turns_from: Floats = field(init=False)
     _known: dict[tuple[object, ...], Candidates] = field(default_factory=dict)
 
@@ -106,9 +100,7 @@ class Yielders:
         self._idle_cost = np.where(np.isnan(idle_since), 0.0, 1.0 / (2.0 + now - idle_since))
         protection = work.yields_from[:rows] - since
         little = lost + restore <= self.accounts.rules.turn_loss * ran
-        debug = (protection <= DEBUG_SECONDS) & (gpus <= DEBUG_GPUS) & (protection > 0)
-        self._debug = debug
-        self._turns = np.where(silent, ran >= 2 * protection, little) & ~debug
+        self._turns = np.where(silent, ran >= 2 * protection, little) & ~work.debug[:rows]
         # When the next checkpoint comes nobody knows; hourly is what silence is taken for, too.
         sometime = np.maximum(work.yields_from[:rows], now) + UNREPORTED_SECONDS
         later = np.where(silent, since + 2 * protection, sometime)
@@ -183,7 +175,7 @@ class Yielders:
                 waited = equal & (item.since <= work.since[:rows])
                 # Many machines never have their checkpoints at the same moment.
                 at_once = item.nodes > 1 or whenever
-                turns = jobs & ~self._debug if at_once else jobs & self._turns
+                turns = jobs & ~work.debug[:rows] if at_once else jobs & self._turns
                 ends = turns & (waited | self._owed_less(item))
                 kinds.append((PreemptionReason.TURN_ENDED, ends))
         return kinds

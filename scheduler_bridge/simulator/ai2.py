@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 from numpy.random import Generator, default_rng
 
+from scheduler_bridge.policy.values import DEBUG_SECONDS
 from scheduler_bridge.simulator.draws import checkpoint_interval, time_limit
 from scheduler_bridge.simulator.jobs import (
     DAY,
-    DEBUG_SECONDS,
     HOUR,
     LONGEST_PROTECTION,
     LOW,

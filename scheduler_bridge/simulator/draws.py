@@ -7,7 +7,8 @@ from typing import Final
 
 from numpy.random import Generator
 
-from scheduler_bridge.simulator.jobs import DEBUG_SECONDS, MINUTE
+from scheduler_bridge.policy.values import DEBUG_SECONDS
+from scheduler_bridge.simulator.jobs import MINUTE
 
 CHECKPOINT_MEDIAN: Final = 30 * MINUTE
 CHECKPOINT_SIGMA: Final = 0.7

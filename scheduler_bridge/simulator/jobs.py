@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final, Protocol
 
+from scheduler_bridge.policy.values import DEBUG_GPUS, DEBUG_SECONDS
+
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
 
-DEBUG_SECONDS: Final = 15 * MINUTE
-"""Debug work runs no longer than this, and is protected so long."""
-DEBUG_GPUS: Final = 2
-"""Debug work is no larger than this."""
 LONGEST_PROTECTION: Final = 8 * HOUR
 
 LOW: Final = 0

@@ -17,8 +17,6 @@ from scheduler_bridge.policy.values import NodeState, Pending, Rules, Running, T
 from scheduler_bridge.simulator.contract import NOTHING, Decisions, Setting
 from scheduler_bridge.simulator.jobs import (
     DAY,
-    DEBUG_GPUS,
-    DEBUG_SECONDS,
     JobSpec,
     SimFleet,
     Takes,
@@ -77,7 +75,6 @@ class Ours:
         self.losses = LossBucket(self.looks.habits)
         self.capacity = capacity
         self._preempted: dict[str, deque[tuple[float, str]]] = {}
-        self._debug_gpus = 0
         self._new: set[Group] = set()
         self._freed = False
         self._refreshed = float("-inf")
@@ -116,7 +113,6 @@ class Ours:
 
     def _leave(self, job: JobSpec, now: float) -> None:
         self._team(job.team, now).held -= job.size
-        self._debug_gpus -= job.size if _is_debug(job) else 0
         self.columns.end(job.id)
         self._freed = True
 
@@ -192,7 +188,7 @@ class Ours:
             name: TeamRules(share=self.shares.get(name, 0.0), balance=balance)
             for name, balance in balances.items()
         }
-        headroom = self.looks.habits.free_for_debug(self.capacity, self._debug_gpus)
+        headroom = self.looks.habits.free_for_debug(self.capacity, self.columns.work.debug_gpus())
         self.rules = replace(self.looks.rules, teams=teams, headroom=headroom)
         for running in list(self.columns.work.running.values()):
             saved = self.reports.saved_at(running.id, now)
@@ -221,7 +217,6 @@ class Ours:
 
     def _start(self, job: JobSpec, takes: Takes, now: float) -> None:
         self._team(job.team, now).held += job.size
-        self._debug_gpus += job.size if _is_debug(job) else 0
         running = Running(
             job.id,
             Kind.JOB,
@@ -247,10 +242,6 @@ def _nodes_with(free: Ints, most: int) -> Ints:
     """How many machines have at least so many free GPUs, by that number."""
     counts = np.bincount(np.maximum(free, 0), minlength=most + 1)
     return np.cumsum(counts[::-1])[::-1]
-
-
-def _is_debug(job: JobSpec) -> bool:
-    return 0 < job.min_runtime <= DEBUG_SECONDS and job.size <= DEBUG_GPUS
 
 
 def _nodes(fleet: SimFleet) -> list[NodeState]:

@@ -15,9 +15,9 @@ from typing import Any, Final
 from numpy.random import default_rng
 
 from scheduler_bridge.model.phases import Phase
+from scheduler_bridge.policy.values import DEBUG_SECONDS
 from scheduler_bridge.simulator.draws import checkpoint_interval, time_limit
 from scheduler_bridge.simulator.jobs import (
-    DEBUG_SECONDS,
     LONGEST_PROTECTION,
     NORMAL,
     JobSpec,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,9 @@ class Play:
 
     def __init__(self) -> None:
         self.plugin = InProcessScheduler(nodes=machines(), clock=ManualClock())
+        numbers = count()
+        # What came at the same moment is ordered by id: two plays of the same steps need the same ones.
+        self.plugin.engine.books.ids = lambda prefix: f"{prefix}-{next(numbers):06}"
         self.grants: dict[str, Grant] = {}
         self.made = 0
 
