@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from scheduler_bridge.engine.books import Books
+from scheduler_bridge.engine.budgets import rules_now
 from scheduler_bridge.engine.digest import Known, named
 from scheduler_bridge.engine.fitting import node_state, pending
 from scheduler_bridge.engine.settings import Settings
@@ -43,7 +44,8 @@ class Board:
         self.books, self.settings = books, settings
         self._failed = failed_suspends
         self._nodes: tuple[Node, ...] = ()
-        self._rules: tuple[object, ...] = ()
+        self.rules = Rules()
+        self._lasting: tuple[object, ...] = ()
         self._next_yield = self._look_again = 0.0
         self._changes = books.follow()
         self.losses = LossBucket(settings.habits)
@@ -62,9 +64,10 @@ class Board:
         self._changes.workloads.update(self.books.workloads)
         self._changes.leases.update(self.books.leases)
 
-    def refresh(self, rules: Rules, now: float) -> frozenset[Group]:
-        """Take over what has changed. Gives the groups of which something might be placed now."""
-        books = self.books
+    def refresh(self, now: float) -> frozenset[Group]:
+        """Take over what has changed, and what the `rules` are now. Gives the groups of which something
+        might be placed."""
+        books, rules = self.books, rules_now(self.books, self.settings)
         if self._nodes is not books.nodes and self._nodes != books.nodes:
             self._begin()
         for lease in sorted(self._changes.leases):
@@ -75,15 +78,15 @@ class Board:
         self._changes.leases.clear()
         self.devices.marks = books.earmarks
         self.columns.promise(self.devices.promised(books.earmarks))
-        if _lasting(rules) != self._rules or now >= min(self._next_yield, self._look_again):
+        if _lasting(rules) != self._lasting or now >= min(self._next_yield, self._look_again):
             self.columns.stuck.clear()
             self._look_again = now + LOOK_AGAIN_SECONDS
-        self._rules, self._next_yield = _lasting(rules), self._soonest_yield(now)
+        self._lasting, self._next_yield = _lasting(rules), self._soonest_yield(now)
+        self.rules = self._with_habits(rules, now)
         return frozenset(self.columns.queue.groups.keys() - self.columns.stuck)
 
-    def with_habits(self, rules: Rules, now: float) -> Rules:
-        """The rules, with what preemptions may cost now and what is left free for debug work. Call after
-        `refresh`."""
+    def _with_habits(self, rules: Rules, now: float) -> Rules:
+        """The rules, with what preemptions may cost now and what is left free for debug work."""
         work, ready = self.columns.work, self.columns.pools.ready
         rows = len(work.ids)
         gpus = work.gpus[:rows]
@@ -94,9 +97,9 @@ class Board:
             headroom=self.settings.habits.free_for_debug(capacity, work.debug_gpus()),
         )
 
-    def inputs(self, rules: Rules, now: float) -> str:
+    def inputs(self, now: float) -> str:
         """The digest of all that a pass sees after `refresh`."""
-        return named(self._known, rules, self.devices.marks, now)
+        return named(self._known, self.rules, self.devices.marks, now)
 
     def _sync_lease(self, name: str) -> None:
         record = self.books.leases.get(name)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from scheduler_bridge.engine.board import Board
 from scheduler_bridge.engine.books import Books, Draft
-from scheduler_bridge.engine.budgets import rules_now
 from scheduler_bridge.engine.moves import want
 from scheduler_bridge.engine.timers import recent
 from scheduler_bridge.model.phases import Desired, Kind, Phase
@@ -45,15 +45,13 @@ def run_cycle(board: Board) -> Plan:
     """One pass over everything of which something might be placed now. Where many wait, only who is
     being made room for is told so at once; the others are told why when somebody asks."""
     books, now = board.books, board.books.clock.now()
-    rules = rules_now(books, board.settings)
-    groups = board.refresh(rules, now)
-    rules = board.with_habits(rules, now)
+    groups = board.refresh(now)
     queue = board.columns.queue
     explain = len(queue.items) <= EXPLAINED_AT_ONCE
     decided = plan_named(
         board.columns,
         board.devices,
-        rules,
+        board.rules,
         now,
         None if explain else groups,
         explain=explain,
@@ -64,7 +62,9 @@ def run_cycle(board: Board) -> Plan:
     board.losses.spend(decided.lost)
     seen: dict[str, object] = {}
     if decided.placements or decided.preemptions:
-        seen = {"inputs": board.inputs(rules, now), "planned_at": now}
+        seen = {"inputs": board.inputs(now), "planned_at": now}
+        if board.rules.loss_budget < inf:  # saved up in memory: nobody else could work it out
+            seen["loss_budget"] = board.rules.loss_budget
     for first in range(0, len(decided.placements), PLACED_AT_ONCE):
         with books.draft() as draft:
             for placement in decided.placements[first : first + PLACED_AT_ONCE]:
@@ -81,13 +81,13 @@ def why_it_waits(board: Board, workload: Workload) -> Wait | None:
     Its position is that in its team."""
     if (known := board.books.waits.get(workload.id)) is not None:
         return known
-    books, columns, now = board.books, board.columns, board.books.clock.now()
+    columns, now = board.columns, board.books.clock.now()
     item = columns.queue.items.get(workload.id)
     if item is None:
         return None
     if item.blocked is not None:
         return Wait(item.id, 1, item.blocked, dict(item.blocked_evidence))
-    desk = Desk(columns, rules_now(books, board.settings), now, ExactRooms(board.devices))
+    desk = Desk(columns, board.rules, now, ExactRooms(board.devices))
     reason, evidence = Reasons(desk).why(item)
     return Wait(item.id, columns.queue.position(item), reason, evidence)
 
@@ -95,16 +95,15 @@ def why_it_waits(board: Board, workload: Workload) -> Wait | None:
 def forecast(board: Board, workload: Workload) -> Forecast:
     """What the next pass would decide if this suspended session were asked to run now. Changes
     nothing."""
-    books, now = board.books, board.books.clock.now()
-    rules = rules_now(books, board.settings)
-    board.refresh(rules, now)
+    now = board.books.clock.now()
+    board.refresh(now)
     columns = board.columns
     asked = replace(workload, phase=Phase.QUEUED, phase_since=now, attempt=0, last_error="")
     item = board.pending(asked, now)
     columns.submit(item)
     try:
         only = [group_of(item)]
-        decided = plan_named(columns, board.devices, rules, now, only)
+        decided = plan_named(columns, board.devices, board.rules, now, only)
     finally:
         columns.withdraw(item.id)
     wait = next((wait for wait in decided.waits if wait.id == workload.id), None)

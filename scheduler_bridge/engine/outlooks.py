@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from scheduler_bridge.engine.board import Board
-from scheduler_bridge.engine.budgets import rules_now
 from scheduler_bridge.engine.estimates import Estimates
 from scheduler_bridge.engine.fitting import pending
 from scheduler_bridge.errors import Refused
@@ -98,8 +97,8 @@ class Outlooks:
     def _state(self) -> State:
         """After all that a pass would do now."""
         board, now = self._board, self._books.clock.now()
-        rules = rules_now(self._books, board.settings)
-        groups = board.refresh(rules, now)
+        groups = board.refresh(now)
+        rules = board.rules
         known = self._known
         if known and (known.now, known.rules) == (now, rules) and known.columns is board.columns:
             return known

@@ -19,7 +19,7 @@ from scheduler_bridge.errors import SchedulerError
 from scheduler_bridge.inprocess import InProcessScheduler
 from scheduler_bridge.model.phases import Desired, Kind, Phase
 from scheduler_bridge.model.workload import Grant, Idleness, Node, Priority
-from scheduler_bridge.policy.values import FleetState, Rules
+from scheduler_bridge.policy.values import FleetState
 from tests.builders.scheduler import job, session, snapshot
 
 STEPS = st.lists(
@@ -161,7 +161,7 @@ def digest_of(board: Board, now: float) -> str:
     columns, devices = board.columns, board.devices
     fleet = FleetState(columns.pools.nodes, devices.holders, devices.marks)
     running = columns.work.running.values()
-    return digest(fleet, columns.queue.items.values(), running, Rules(), now)
+    return digest(fleet, columns.queue.items.values(), running, board.rules, now)
 
 
 @given(STEPS)
@@ -173,11 +173,11 @@ async def test_kept_columns_are_what_new_ones_would_be(steps: list[tuple[str, in
         await play.do(what, number)
         now = play.plugin.clock.now()
         kept = engine._board
-        kept.refresh(Rules(), now)
+        kept.refresh(now)
         fresh = Board(engine.books, engine.settings, engine._failed_suspends)
-        fresh.refresh(Rules(), now)
+        fresh.refresh(now)
         assert seen(kept) == seen(fresh)
-        assert kept.inputs(Rules(), now) == fresh.inputs(Rules(), now) == digest_of(kept, now)
+        assert kept.inputs(now) == fresh.inputs(now) == digest_of(kept, now)
     await play.plugin.aclose()
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from scheduler_bridge.engine.board import Board
 from scheduler_bridge.engine.books import Books
-from scheduler_bridge.engine.budgets import rules_now
 from scheduler_bridge.engine.scheduler import Scheduler
 from scheduler_bridge.engine.settings import ManualClock, Settings
 from scheduler_bridge.model.phases import Phase
@@ -41,9 +40,8 @@ def seen_by_another(store: Store) -> str:
     """The digest of what somebody sees who knows only what is stored."""
     books, now = Books(store, CLOCK, NODES), CLOCK.now()
     board = Board(books, SETTINGS, {})
-    rules = rules_now(books, SETTINGS)
-    board.refresh(rules, now)
-    return board.inputs(rules, now)
+    board.refresh(now)
+    return board.inputs(now)
 
 
 def decisions(store: Store) -> list[Event]:

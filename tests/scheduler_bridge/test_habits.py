@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_bridge.agent.inventory import virtual_gpus
+from scheduler_bridge.engine import cycle
 from scheduler_bridge.engine.settings import ManualClock, Settings
 from scheduler_bridge.inprocess import InProcessScheduler
 from scheduler_bridge.model.phases import Desired, Phase
@@ -72,12 +73,19 @@ def machines(count: int) -> tuple[Node, ...]:
     )
 
 
-async def test_the_engine_leaves_the_last_gpus_to_debug_work() -> None:
+async def test_the_engine_leaves_the_last_gpus_to_debug_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plugin = InProcessScheduler(nodes=machines(25), clock=ManualClock())
     for number in range(200):
         await plugin.submit(job(), key=f"job{number}")
     (waiting,) = [w for w in await plugin.list() if w.phase is Phase.QUEUED]
     assert (await plugin.why(waiting.id)).reason == "headroom"
+    monkeypatch.setattr(cycle, "EXPLAINED_AT_ONCE", -1)  # told when asked, by the same rules
+    plugin.advance(1.0)
+    assert (await plugin.why(waiting.id)).reason == "headroom"
+    (first, *_) = await plugin.what_if(job())
+    assert first.outcome == "waits" and first.reason == "headroom"
     debug = await plugin.submit(job(min_runtime_seconds=600.0), key="debug")
     assert (await plugin.get(debug.id)).phase is Phase.STARTING
     await plugin.aclose()
